@@ -379,12 +379,12 @@ create table gen_durable.lanes (
     -- The worker that runs the instances of this lane one after the other, without claiming each: a
     -- head that is `queued` runs in that worker. A transaction that takes such a head away raises
     -- its claim_epoch. The column has no meaning while the head is not `queued`.
-    led_by uuid,
+    worker_id uuid,
     primary key (tenant, key)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 -- The reaper reads the lanes that an expired worker ran.
-create index lanes_led on gen_durable.lanes (led_by, tenant, key)
-    where led_by is not null;
+create index lanes_worker on gen_durable.lanes (worker_id, tenant, key)
+    where worker_id is not null;
 
 -- schema/tables/turns.sql
 -- Partition cursors: no instance that waits for this partition is below (priority, at, id), so
@@ -1367,7 +1367,7 @@ end $$;
 --   locks: the lanes in (tenant, key), FOR UPDATE SKIP LOCKED
 -- Its callers pin the plans.
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
-returns table (tenant text, key text, floor bigint, is_led boolean)
+returns table (tenant text, key text, floor bigint, has_worker boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -1377,7 +1377,7 @@ begin
     select * from unnest(p_tenants, p_keys) as k(tenant, key)
     where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
     on conflict do nothing;
-    return query select l.tenant, l.key, l.floor, l.led_by is not null
+    return query select l.tenant, l.key, l.floor, l.worker_id is not null
     from unnest(p_tenants, p_keys) as k(tenant, key)
     join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
     order by l.tenant, l.key
@@ -1413,7 +1413,7 @@ begin
 
     heads := array(
         select head.id
-        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, is_led)
+        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, has_worker)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
             where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
@@ -1422,7 +1422,7 @@ begin
             limit 1
         ) head
         -- The queued head of a lane that a worker runs is running there.
-        where head.status = 'queued' and not l.is_led);
+        where head.status = 'queued' and not l.has_worker);
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);
     -- The new claim_epoch fences off an expired worker that ran the lane and may still run this
@@ -1499,11 +1499,11 @@ declare
     lane_tenants text[] := '{}';
     lane_keys text[] := '{}';
     lane_floors bigint[] := '{}';
-    lane_is_led boolean[] := '{}';
+    lane_has_worker boolean[] := '{}';
     got_tenants text[];
     got_keys text[];
     got_floors bigint[];
-    got_is_led boolean[];
+    got_has_worker boolean[];
     released bigint[] := '{}';
     again bigint[];
 begin
@@ -1526,13 +1526,13 @@ begin
         into wanted_tenants, wanted_keys
         from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
         if wanted_keys is not null then
-            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.is_led)
-            into got_tenants, got_keys, got_floors, got_is_led
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.has_worker)
+            into got_tenants, got_keys, got_floors, got_has_worker
             from gen_durable._lock_lanes(wanted_tenants, wanted_keys) l;
             lane_tenants := lane_tenants || got_tenants;
             lane_keys := lane_keys || got_keys;
             lane_floors := lane_floors || got_floors;
-            lane_is_led := lane_is_led || got_is_led;
+            lane_has_worker := lane_has_worker || got_has_worker;
         end if;
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
@@ -1563,7 +1563,7 @@ begin
     -- Also a locked lane that gets no positions now needs a head.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
-        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_is_led) p;
+        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
     end if;
     again := again || gen_durable._choose_partition_holders(mine || released);
     update gen_durable.instances i set arrival = null
@@ -1689,7 +1689,7 @@ declare
 begin
     repaired := 0;
     for lane in
-        select l.tenant, l.key, l.floor, l.led_by from gen_durable.lanes l
+        select l.tenant, l.key, l.floor, l.worker_id from gen_durable.lanes l
         where (l.tenant, l.key) > (p_tenant, p_key)
         order by l.tenant, l.key
         limit p_limit
@@ -1705,8 +1705,8 @@ begin
         limit 1;
         if head.id is null then
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
-        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.led_by) then
-            update gen_durable.lanes l set led_by = null where l.tenant = lane.tenant and l.key = lane.key;
+        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.worker_id) then
+            update gen_durable.lanes l set worker_id = null where l.tenant = lane.tenant and l.key = lane.key;
             update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
             where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
                           for no key update skip locked);
@@ -1811,11 +1811,11 @@ begin
         lanes.repaired + partitions.repaired;
 end $$;
 
--- schema/functions/led_heads.sql
+-- schema/functions/_worker_lane_heads.sql
 -- Returns the lanes that a worker runs after (p_tenant, p_key), with the head of each.
---   called by: store::lease::{reap, bury, retire, led}      index: lanes_led, instances_lane
+--   called by: store::lease::{reap, bury, retire, led}      index: lanes_worker, instances_lane
 --   locks: nothing
-create function gen_durable.led_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
+create function gen_durable._worker_lane_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
 returns table (tenant text, key text, id bigint, status gen_durable.durable_status, claim_epoch bigint, step_seq bigint, locked_by uuid)
 language plpgsql stable
 as $$
@@ -1825,7 +1825,7 @@ begin
     return query
     select l.tenant, l.key, head.id, head.status, head.claim_epoch, head.step_seq, head.locked_by
     from (select * from gen_durable.lanes l
-          where l.led_by = p_worker and (l.tenant, l.key) > (p_tenant, p_key)
+          where l.worker_id = p_worker and (l.tenant, l.key) > (p_tenant, p_key)
           order by l.tenant, l.key
           limit p_limit) l
     left join lateral (
@@ -1850,25 +1850,25 @@ declare
     found_lane record;
 begin
     -- In two steps: most lanes are run by no worker, and most instances are not the head.
-    select l.tenant, l.key, l.floor, l.led_by into found_lane
+    select l.tenant, l.key, l.floor, l.worker_id into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
     where i.id = p_id;
-    return case when found_lane.led_by is not null and p_id = (
+    return case when found_lane.worker_id is not null and p_id = (
         select h.id from gen_durable.instances h
         where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
           and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
         order by h.lane_hash, h.lane_position
-        limit 1) then found_lane.led_by end;
+        limit 1) then found_lane.worker_id end;
 end $$;
 
--- schema/functions/unlead.sql
+-- schema/functions/_clear_lane_workers.sql
 -- Clears the worker of the lanes that these instances have left: no worker runs the successor.
 --   called by: _cancel_live, _release, hand_over, _late_successors, _write_step_results_with_effects, store::lane::{skip,
 --   discard}
 --   index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key); the caller waits for no instance after that
-create function gen_durable.unlead(p_ids bigint[]) returns void
+create function gen_durable._clear_lane_workers(p_ids bigint[]) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
@@ -1878,11 +1878,11 @@ begin
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
         -- A plain `is not null` would allow a plan that scans the index of all lanes with a worker,
         -- if it is made while there are none.
-        where i.id = any (p_ids) and coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
+        where i.id = any (p_ids) and coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
         order by l.tenant, l.key
         for update of l
     )
-    update gen_durable.lanes l set led_by = null
+    update gen_durable.lanes l set worker_id = null
     from led
     where l.tenant = led.tenant and l.key = led.key;
 end $$;
@@ -2166,7 +2166,7 @@ begin
         -- An instance that ran without a claim of its own, in a lane that its worker runs, has one
         -- from now on.
         locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
-            select l.led_by from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
+            select l.worker_id from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
         settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()
@@ -2340,11 +2340,11 @@ begin
     with led as materialized (
         select l.tenant, l.key from gen_durable.instances i
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        where i.id = any (p_ids) and l.led_by is distinct from p_worker
+        where i.id = any (p_ids) and l.worker_id is distinct from p_worker
         order by l.tenant, l.key
         for update of l
     )
-    update gen_durable.lanes l set led_by = p_worker
+    update gen_durable.lanes l set worker_id = p_worker
     from led
     where l.tenant = led.tenant and l.key = led.key;
 end $$;
@@ -2366,7 +2366,7 @@ begin
     where i.id = any (p_emptied)
     order by l.tenant, l.key
     for update of l;
-    perform gen_durable.unlead(p_emptied);
+    perform gen_durable._clear_lane_workers(p_emptied);
     select array_agg(n.id), array_agg(i.id) into ids, freed
     from gen_durable.instances i
     cross join lateral (
@@ -2521,7 +2521,7 @@ begin
     end if;
     if cardinality(passed_over) > 0 then
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (passed_over);
-        perform gen_durable.unlead(passed_over);
+        perform gen_durable._clear_lane_workers(passed_over);
     end if;
 end $$;
 
@@ -2802,7 +2802,7 @@ begin
         -- placement promotes the successors.
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
-        perform gen_durable.unlead(array(select i.id from gen_durable.instances i
+        perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
                                          where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
@@ -3050,7 +3050,7 @@ begin
     perform gen_durable._notify_parents(ids);
     -- Last: a transaction that holds the lock of a lane waits for no instance.
     if cardinality(heads) > 0 then
-        perform gen_durable.unlead(heads);
+        perform gen_durable._clear_lane_workers(heads);
     end if;
     return ids;
 end $$;
@@ -3181,7 +3181,7 @@ begin
     set locked_by = null, in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
     -- The worker that ran the lane does not run the successor.
-    perform gen_durable.unlead(p_ids);
+    perform gen_durable._clear_lane_workers(p_ids);
     return p_ids;
 end $$;
 

@@ -68,7 +68,7 @@ begin
     perform gen_durable._notify_parents(ids);
     -- Last: a transaction that holds the lock of a lane waits for no instance.
     if cardinality(heads) > 0 then
-        perform gen_durable.unlead(heads);
+        perform gen_durable._clear_lane_workers(heads);
     end if;
     return ids;
 end $$;

@@ -10,14 +10,14 @@ declare
     found_lane record;
 begin
     -- In two steps: most lanes are run by no worker, and most instances are not the head.
-    select l.tenant, l.key, l.floor, l.led_by into found_lane
+    select l.tenant, l.key, l.floor, l.worker_id into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
     where i.id = p_id;
-    return case when found_lane.led_by is not null and p_id = (
+    return case when found_lane.worker_id is not null and p_id = (
         select h.id from gen_durable.instances h
         where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
           and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
         order by h.lane_hash, h.lane_position
-        limit 1) then found_lane.led_by end;
+        limit 1) then found_lane.worker_id end;
 end $$;

@@ -6,7 +6,7 @@
 --   locks: the lanes in (tenant, key), FOR UPDATE SKIP LOCKED
 -- Its callers pin the plans.
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
-returns table (tenant text, key text, floor bigint, is_led boolean)
+returns table (tenant text, key text, floor bigint, has_worker boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -16,7 +16,7 @@ begin
     select * from unnest(p_tenants, p_keys) as k(tenant, key)
     where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
     on conflict do nothing;
-    return query select l.tenant, l.key, l.floor, l.led_by is not null
+    return query select l.tenant, l.key, l.floor, l.worker_id is not null
     from unnest(p_tenants, p_keys) as k(tenant, key)
     join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
     order by l.tenant, l.key

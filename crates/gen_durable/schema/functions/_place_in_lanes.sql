@@ -26,7 +26,7 @@ begin
 
     heads := array(
         select head.id
-        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, is_led)
+        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, has_worker)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
             where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
@@ -35,7 +35,7 @@ begin
             limit 1
         ) head
         -- The queued head of a lane that a worker runs is running there.
-        where head.status = 'queued' and not l.is_led);
+        where head.status = 'queued' and not l.has_worker);
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);
     -- The new claim_epoch fences off an expired worker that ran the lane and may still run this

@@ -12,6 +12,6 @@ begin
     set locked_by = null, in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
     -- The worker that ran the lane does not run the successor.
-    perform gen_durable.unlead(p_ids);
+    perform gen_durable._clear_lane_workers(p_ids);
     return p_ids;
 end $$;

@@ -17,7 +17,7 @@ declare
 begin
     repaired := 0;
     for lane in
-        select l.tenant, l.key, l.floor, l.led_by from gen_durable.lanes l
+        select l.tenant, l.key, l.floor, l.worker_id from gen_durable.lanes l
         where (l.tenant, l.key) > (p_tenant, p_key)
         order by l.tenant, l.key
         limit p_limit
@@ -33,8 +33,8 @@ begin
         limit 1;
         if head.id is null then
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
-        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.led_by) then
-            update gen_durable.lanes l set led_by = null where l.tenant = lane.tenant and l.key = lane.key;
+        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.worker_id) then
+            update gen_durable.lanes l set worker_id = null where l.tenant = lane.tenant and l.key = lane.key;
             update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
             where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
                           for no key update skip locked);

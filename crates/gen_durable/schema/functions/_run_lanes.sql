@@ -9,11 +9,11 @@ begin
     with led as materialized (
         select l.tenant, l.key from gen_durable.instances i
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        where i.id = any (p_ids) and l.led_by is distinct from p_worker
+        where i.id = any (p_ids) and l.worker_id is distinct from p_worker
         order by l.tenant, l.key
         for update of l
     )
-    update gen_durable.lanes l set led_by = p_worker
+    update gen_durable.lanes l set worker_id = p_worker
     from led
     where l.tenant = led.tenant and l.key = led.key;
 end $$;

@@ -64,7 +64,7 @@ begin
         -- placement promotes the successors.
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
-        perform gen_durable.unlead(array(select i.id from gen_durable.instances i
+        perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
                                          where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 

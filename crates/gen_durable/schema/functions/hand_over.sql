@@ -102,6 +102,6 @@ begin
     end if;
     if cardinality(passed_over) > 0 then
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (passed_over);
-        perform gen_durable.unlead(passed_over);
+        perform gen_durable._clear_lane_workers(passed_over);
     end if;
 end $$;

@@ -1,7 +1,7 @@
 -- Returns the lanes that a worker runs after (p_tenant, p_key), with the head of each.
---   called by: store::lease::{reap, bury, retire, led}      index: lanes_led, instances_lane
+--   called by: store::lease::{reap, bury, retire, led}      index: lanes_worker, instances_lane
 --   locks: nothing
-create function gen_durable.led_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
+create function gen_durable._worker_lane_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
 returns table (tenant text, key text, id bigint, status gen_durable.durable_status, claim_epoch bigint, step_seq bigint, locked_by uuid)
 language plpgsql stable
 as $$
@@ -11,7 +11,7 @@ begin
     return query
     select l.tenant, l.key, head.id, head.status, head.claim_epoch, head.step_seq, head.locked_by
     from (select * from gen_durable.lanes l
-          where l.led_by = p_worker and (l.tenant, l.key) > (p_tenant, p_key)
+          where l.worker_id = p_worker and (l.tenant, l.key) > (p_tenant, p_key)
           order by l.tenant, l.key
           limit p_limit) l
     left join lateral (

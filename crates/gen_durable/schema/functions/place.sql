@@ -29,11 +29,11 @@ declare
     lane_tenants text[] := '{}';
     lane_keys text[] := '{}';
     lane_floors bigint[] := '{}';
-    lane_is_led boolean[] := '{}';
+    lane_has_worker boolean[] := '{}';
     got_tenants text[];
     got_keys text[];
     got_floors bigint[];
-    got_is_led boolean[];
+    got_has_worker boolean[];
     released bigint[] := '{}';
     again bigint[];
 begin
@@ -56,13 +56,13 @@ begin
         into wanted_tenants, wanted_keys
         from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
         if wanted_keys is not null then
-            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.is_led)
-            into got_tenants, got_keys, got_floors, got_is_led
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.has_worker)
+            into got_tenants, got_keys, got_floors, got_has_worker
             from gen_durable._lock_lanes(wanted_tenants, wanted_keys) l;
             lane_tenants := lane_tenants || got_tenants;
             lane_keys := lane_keys || got_keys;
             lane_floors := lane_floors || got_floors;
-            lane_is_led := lane_is_led || got_is_led;
+            lane_has_worker := lane_has_worker || got_has_worker;
         end if;
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
@@ -93,7 +93,7 @@ begin
     -- Also a locked lane that gets no positions now needs a head.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
-        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_is_led) p;
+        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
     end if;
     again := again || gen_durable._choose_partition_holders(mine || released);
     update gen_durable.instances i set arrival = null

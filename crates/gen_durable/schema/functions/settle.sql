@@ -59,7 +59,7 @@ begin
         -- An instance that ran without a claim of its own, in a lane that its worker runs, has one
         -- from now on.
         locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
-            select l.led_by from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
+            select l.worker_id from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
         settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()

@@ -28,7 +28,7 @@ begin
     info.marks := written;
     info.eligible_at := gen_durable.clock();
     info.keyed := true;
-    info.led := false;
+    info.unclaimed := false;
     return next info;
     if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
         info.marks := null;

@@ -3,7 +3,7 @@
 --   discard}
 --   index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key); the caller waits for no instance after that
-create function gen_durable.unlead(p_ids bigint[]) returns void
+create function gen_durable._clear_lane_workers(p_ids bigint[]) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
@@ -13,11 +13,11 @@ begin
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
         -- A plain `is not null` would allow a plan that scans the index of all lanes with a worker,
         -- if it is made while there are none.
-        where i.id = any (p_ids) and coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
+        where i.id = any (p_ids) and coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
         order by l.tenant, l.key
         for update of l
     )
-    update gen_durable.lanes l set led_by = null
+    update gen_durable.lanes l set worker_id = null
     from led
     where l.tenant = led.tenant and l.key = led.key;
 end $$;

@@ -10,9 +10,9 @@ create table gen_durable.lanes (
     -- The worker that runs the instances of this lane one after the other, without claiming each: a
     -- head that is `queued` runs in that worker. A transaction that takes such a head away raises
     -- its claim_epoch. The column has no meaning while the head is not `queued`.
-    led_by uuid,
+    worker_id uuid,
     primary key (tenant, key)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 -- The reaper reads the lanes that an expired worker ran.
-create index lanes_led on gen_durable.lanes (led_by, tenant, key)
-    where led_by is not null;
+create index lanes_worker on gen_durable.lanes (worker_id, tenant, key)
+    where worker_id is not null;

@@ -16,7 +16,7 @@ use super::{
     results::{FinishedStep, ResultQueue, Keyed},
     execute::{Decision, Environment},
     failures::Failures,
-    led::Led,
+    lane_worker::LaneWorker,
     local::{LocalQueue, Run},
     outages::Outages,
     registry::Registry,
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     /// committer.
     pub(crate) keyed: Keyed,
     /// Wakes the loop that watches lanes when an instance starts in a lane without a claim.
-    pub(crate) led: Led,
+    pub(crate) lane_worker: LaneWorker,
     /// Step results that wait for a row that another transaction holds locked: upkeep commits them
     /// separately.
     pub(crate) blocked: ResultQueue,
@@ -125,7 +125,7 @@ impl Core {
             by_name,
             results: ResultQueue::default(),
             keyed: Keyed::default(),
-            led: Led::default(),
+            lane_worker: LaneWorker::default(),
             blocked: ResultQueue::default(),
             releases: Releases::default(),
             wake: Arc::default(),
@@ -196,7 +196,7 @@ impl Core {
             delay_seconds: crate::codec::delay_seconds(decision.delay),
             keyed: row.keyed,
             takes: row.keyed && within_bounds && !self.phase.is_draining(),
-            led: row.led,
+            unclaimed: row.unclaimed,
             more: more(decision.more, row.parent_id, decision.status),
             history,
         };

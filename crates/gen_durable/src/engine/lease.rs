@@ -32,7 +32,7 @@ pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
     let goodbye = core.pool.call_for_engine(move |connection| async move {
         let mut held = lease::held(&connection, &worker, ANY_AGE).await?;
-        held.extend(lease::led(&connection, &worker).await?);
+        held.extend(lease::lane_heads(&connection, &worker).await?);
         let count = if held.is_empty() {
             0
         } else {

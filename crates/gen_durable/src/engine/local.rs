@@ -50,7 +50,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(row: Claimed) -> Run {
         let now = Instant::now();
-        let unclaimed = row.led;
+        let unclaimed = row.unclaimed;
         Run {
             row: Arc::new(row),
             steps: 0,
@@ -69,7 +69,7 @@ struct Busy {
     /// Stops the step, if it runs in a lane or under a partition key.
     fence: Option<Arc<Notify>>,
     /// Since when it has run without a claim in a lane of this worker.
-    led_since: Option<Instant>,
+    runs_since: Option<Instant>,
 }
 
 /// One queue in this process.
@@ -200,12 +200,12 @@ impl LocalQueue {
             return None;
         };
         let fence = run.row.keyed.then(|| Arc::new(Notify::new()));
-        let led_since = run.unclaimed.then(Instant::now);
+        let runs_since = run.unclaimed.then(Instant::now);
         inner.busy.insert(
             run.row.claim(),
             Busy {
                 fence: fence.clone(),
-                led_since,
+                runs_since,
             },
         );
         Some((run, fence))
@@ -243,17 +243,17 @@ impl LocalQueue {
     /// others that have not run that long yet.
     pub(crate) fn long_running(&self, long: Duration) -> (Vec<Claim>, bool) {
         let inner = self.lock();
-        let led = || {
+        let unclaimed = || {
             inner
                 .busy
                 .iter()
-                .filter_map(|(claim, busy)| Some((claim, busy.led_since?)))
+                .filter_map(|(claim, busy)| Some((claim, busy.runs_since?)))
         };
-        let lasting: Vec<Claim> = led()
+        let lasting: Vec<Claim> = unclaimed()
             .filter(|(_, since)| since.elapsed() >= long)
             .map(|(claim, _)| *claim)
             .collect();
-        let waits = led().count() > lasting.len();
+        let waits = unclaimed().count() > lasting.len();
         (lasting, waits)
     }
 
@@ -262,7 +262,7 @@ impl LocalQueue {
         let mut inner = self.lock();
         for claim in claims {
             if let Some(busy) = inner.busy.get_mut(claim) {
-                busy.led_since = None;
+                busy.runs_since = None;
             }
         }
     }

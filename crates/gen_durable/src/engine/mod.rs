@@ -11,7 +11,7 @@ pub(crate) mod execute;
 mod failures;
 mod health;
 mod lease;
-mod led;
+mod lane_worker;
 mod local;
 mod memory;
 mod outages;
@@ -388,7 +388,7 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     while let Some((run, fence)) = local.next(ended.take()) {
         let claim = run.row.claim();
         if run.unclaimed {
-            core.led.ring();
+            core.lane_worker.ring();
         }
         let mut step = pin!(step::run(&core, queue, run, fence));
         // A step has begun when it first waits for something, or when it has ended.

@@ -13,7 +13,7 @@ use super::{
     commit,
     core::Core,
     failures::InstanceFailure,
-    led::{self, UnknownHeads},
+    lane_worker::{self, UnknownHeads},
     local::Run,
     pick::{hand_out, set_aside},
     stuck,
@@ -77,7 +77,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         blocked: None,
         release: None,
         claims: None,
-        led: None,
+        lane_worker: None,
         repair: now,
         stuck: now,
     };
@@ -102,8 +102,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             () = core.environment.watch.rung() => {
                 due.claims.get_or_insert_with(|| Instant::now() + CLAIMS_EVERY);
             }
-            () = core.led.rung() => {
-                due.led.get_or_insert_with(|| Instant::now() + led::CLAIM_AFTER);
+            () = core.lane_worker.rung() => {
+                due.lane_worker.get_or_insert_with(|| Instant::now() + lane_worker::CLAIM_AFTER);
             }
             () = core.releases.rung() => due.release = Some(Instant::now()),
             () = core.wake.doubted() => due.claims = Some(Instant::now()),
@@ -128,11 +128,11 @@ pub(crate) async fn run(core: Arc<Core>) {
             due.claims =
                 (!core.environment.watch.is_empty()).then(|| Instant::now() + CLAIMS_EVERY);
         }
-        if due.led.is_some_and(|at| at <= now) {
-            let claimed = led::claim_long_running(&core, &connection).await;
-            due.led = match &claimed {
+        if due.lane_worker.is_some_and(|at| at <= now) {
+            let claimed = lane_worker::claim_long_running(&core, &connection).await;
+            due.lane_worker = match &claimed {
                 Ok(false) => None,
-                Ok(true) => Some(Instant::now() + led::CLAIM_AFTER),
+                Ok(true) => Some(Instant::now() + lane_worker::CLAIM_AFTER),
                 Err(_) => Some(Instant::now() + CLAIMS_EVERY),
             };
             report(
@@ -223,7 +223,7 @@ struct Due {
     blocked: Option<Instant>,
     release: Option<Instant>,
     claims: Option<Instant>,
-    led: Option<Instant>,
+    lane_worker: Option<Instant>,
     repair: Instant,
     stuck: Instant,
 }
@@ -237,7 +237,7 @@ impl Due {
             .min(self.depth)
             .min(self.overdue);
         let soonest = soonest.min(self.repair).min(self.stuck);
-        [self.blocked, self.release, self.claims, self.led]
+        [self.blocked, self.release, self.claims, self.lane_worker]
             .into_iter()
             .flatten()
             .fold(soonest, Instant::min)

@@ -238,7 +238,7 @@ struct Facts {
     alive: Option<bool>,
     before: i64,
     /// The worker that runs its lane.
-    led_by: Option<String>,
+    worker_id: Option<String>,
     /// Whether a live worker of its queue registered its machine and version, no matter which steps
     /// it knows.
     machine_served: bool,
@@ -264,7 +264,7 @@ async fn facts(
             pid: column(row, 8)?,
             alive: column(row, 9)?,
             before: column(row, 10)?,
-            led_by: column(row, 11)?,
+            worker_id: column(row, 11)?,
             machine_served: column(row, 12)?,
         };
         Ok((column(row, 0)?, facts))
@@ -464,7 +464,7 @@ fn queued(
 ) -> Vec<Blocker> {
     // The first instance of a lane that has a lane worker runs there without a claim. If its step
     // lasts, the worker claims it and its status becomes `executing`.
-    if let (Some(worker), true) = (facts.led_by, precedence.head == Some(row.id)) {
+    if let (Some(worker), true) = (facts.worker_id, precedence.head == Some(row.id)) {
         return vec![Blocker::Executing {
             worker,
             host: facts.host,

@@ -22,10 +22,10 @@ sql!(HELD, "held.sql", [TEXT, FLOAT8]);
 sql!(RELEASE, "release.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(RELEASE_EXPIRED, "release_expired.sql", [TEXT, INT4]);
 sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
-sql!(LED, "led.sql", [TEXT, TEXT, TEXT, INT4]);
+sql!(WORKER_LANE_HEADS, "worker_lane_heads.sql", [TEXT, TEXT, TEXT, INT4]);
 sql!(
-    CLAIM_LED,
-    "claim_led.sql",
+    CLAIM_LANE_HEAD,
+    "claim_lane_head.sql",
     [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]
 );
 
@@ -215,11 +215,11 @@ pub(crate) async fn held(
 }
 
 /// Returns the unclaimed heads of the lanes that this worker runs. It reads the lanes page by page.
-pub(crate) async fn led(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
+pub(crate) async fn lane_heads(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
     let (mut heads, mut after) = (Vec::new(), (String::new(), String::new()));
     loop {
         let rows = connection
-            .query(&LED, &[&worker, &after.0, &after.1, &LANES_MAX])
+            .query(&WORKER_LANE_HEADS, &[&worker, &after.0, &after.1, &LANES_MAX])
             .await?;
         for row in &rows {
             if column::<Option<bool>>(row, 5)? == Some(true) {
@@ -242,7 +242,7 @@ pub(crate) async fn led(connection: &Connection, worker: &str) -> Result<Vec<Cla
 /// Claims instances that run unclaimed in lanes of this worker, with the epochs that they already
 /// have. Returns the ids that need no further try: those that were claimed, and those that this
 /// worker has lost. The ids of rows that another transaction holds are missing.
-pub(crate) async fn claim_led(
+pub(crate) async fn claim_lane_head(
     connection: &Connection,
     claims: &[Claim],
     worker: &str,
@@ -251,7 +251,7 @@ pub(crate) async fn claim_led(
     let (ids, epochs): (Vec<i64>, Vec<i64>) =
         claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
     let rows = connection
-        .query(&CLAIM_LED, &[&ids, &epochs, &worker, &lease_seconds])
+        .query(&CLAIM_LANE_HEAD, &[&ids, &epochs, &worker, &lease_seconds])
         .await?;
     rows.iter().map(|row| column(row, 0)).collect()
 }

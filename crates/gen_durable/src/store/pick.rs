@@ -236,7 +236,7 @@ pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
         tenant: column(row, 13)?,
         traceparent: column(row, 14)?,
         keyed: column(row, 15)?,
-        led: false,
+        unclaimed: false,
         crash_count: column(row, 16)?,
         awaits: column(row, 19)?,
         inbox: column(row, 20)?,

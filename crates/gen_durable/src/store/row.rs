@@ -31,7 +31,7 @@ pub(crate) struct Claimed {
     pub(crate) keyed: bool,
     /// True if this worker runs the instance as the next one of a lane, without a claim. The row
     /// stays `queued` until the step has run for a while.
-    pub(crate) led: bool,
+    pub(crate) unclaimed: bool,
     pub(crate) crash_count: i16,
     /// The names of the signals that the instance waited for before this step.
     pub(crate) awaits: Option<Vec<String>>,

@@ -96,7 +96,7 @@ pub(crate) struct StepResult {
     /// True if this worker may run the successor at once: the same commit promotes it.
     pub(crate) takes: bool,
     /// True if the instance ran in a lane of which this process is the lane worker.
-    pub(crate) led: bool,
+    pub(crate) unclaimed: bool,
     /// The effects that are committed together with the result.
     pub(crate) more: Option<Box<Effects>>,
     /// The history entry that is committed together with the result.
@@ -498,7 +498,7 @@ pub(crate) async fn settle<'a>(
         let promotions = Promotions {
             taking: taking.clone().map(|result| result.claim.id).collect(),
             begins: taking
-                .filter(|result| !result.led)
+                .filter(|result| !result.unclaimed)
                 .map(|result| result.claim.id)
                 .collect(),
             taker: taker.unwrap_or(Taker::NONE),
@@ -593,11 +593,11 @@ fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
                 written.found.insert(column(row, 0)?, found);
             }
             Some(freed_by) => {
-                let led = column(row, 27)?;
+                let unclaimed = column(row, 27)?;
                 written.handed.push((
                     freed_by,
                     Claimed {
-                        led,
+                        unclaimed,
                         ..claimed(row, now)?
                     },
                 ));

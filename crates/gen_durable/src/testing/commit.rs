@@ -117,7 +117,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             delay_seconds: codec::delay_seconds(decision.delay),
             keyed: row.keyed,
             takes: false,
-            led: false,
+            unclaimed: false,
             more: crate::engine::more(decision.more, row.parent_id, decision.status),
             history,
         };

@@ -34,7 +34,7 @@ const REAL_CLOCK: [&str; 37] = [
     "store/sql/attention.sql", // who is alive
     "store/sql/backlog.sql",   // who is alive
     "store/sql/bury.sql",
-    "store/sql/claim_led.sql", // the lease of a claim, for people
+    "store/sql/claim_lane_head.sql", // the lease of a claim, for people
     "store/sql/estimate.sql",  // who is alive
     "store/sql/expired.sql",
     "store/sql/explain.sql",     // who is alive

@@ -30,7 +30,7 @@ mod iso;
 mod keys;
 mod lab;
 mod lanes;
-mod led;
+mod lane_worker;
 mod signal_delivery;
 mod levels;
 mod locks;

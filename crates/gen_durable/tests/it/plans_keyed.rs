@@ -67,7 +67,7 @@ async fn load(client: &Client, schema: &str, rows: i64) {
             for one in select i.id, i.claim_epoch, i.step_seq from {schema}.instances i
                        where i.status = 'executing' and (i.lane_key = 'long' or i.partition_key = 'long')
                        union all
-                       select h.id, h.claim_epoch, h.step_seq from {schema}.led_heads('{WORKER}', '', '', 1000) h
+                       select h.id, h.claim_epoch, h.step_seq from {schema}._worker_lane_heads('{WORKER}', '', '', 1000) h
                        where h.status = 'queued' and h.key = 'long'
                        order by 1 loop
                 perform from {schema}._write_keyed_step_results(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'],
@@ -94,7 +94,7 @@ async fn settle(client: &Client, schema: &str, which: &str) -> String {
         "select array_agg(id order by id)::text, array_agg(claim_epoch order by id)::text, array_agg(step_seq order by id)::text,
             count(*)::int from {schema}.instances
          where (status = 'executing' and locked_by = '{WORKER}'
-                or id in (select h.id from {schema}.led_heads('{WORKER}', '', '', 10000) h where h.status = 'queued')) and {which}"
+                or id in (select h.id from {schema}._worker_lane_heads('{WORKER}', '', '', 10000) h where h.status = 'queued')) and {which}"
     );
     let row = client.query_one(&text, &[]).await.unwrap();
     let (ids, epochs, seqs) = (
@@ -304,7 +304,7 @@ async fn plans_made_while_all_lanes_were_empty_stay_good() {
          select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'runnable' end::{schema}.durable_status, 1,
              case when p = 1 then '{WORKER}'::uuid end, 'key ' || k, p > 1
          from generate_series(1, 50) k, generate_series(1, 200) p order by p, k;
-         update {schema}.lanes set led_by = '{WORKER}' where key like 'other %'"
+         update {schema}.lanes set worker_id = '{WORKER}' where key like 'other %'"
     );
     client.batch_execute(&busy).await.unwrap();
     commits_raise_floors(&client, &schema, NEVER).await;

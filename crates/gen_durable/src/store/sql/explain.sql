@@ -17,7 +17,7 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
           and (a.priority, a.eligible_at, a.id) < (i.priority, i.eligible_at, i.id)
           and a.eligible_at <= gen_durable.clock()
         limit 10001) before) else 0 end,
-    l.led_by::text,
+    l.worker_id::text,
     exists (select from gen_durable.workers w
      where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)
        and i.machine || '/' || i.machine_version = any (w.machines))
@@ -25,5 +25,5 @@ from gen_durable.instances i
 left join gen_durable.queues q on q.name = i.queue and q.paused_at is not null
 -- The head of a lane that a worker runs is executed by that worker without a claim.
 left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key and i.in_lane and i.status = 'queued'
-left join gen_durable.workers h on h.id = coalesce(i.locked_by, l.led_by)
+left join gen_durable.workers h on h.id = coalesce(i.locked_by, l.worker_id)
 where i.id = any ($1::bigint[])

@@ -14,4 +14,4 @@ set status = 'cancelled', in_lane = false, arrival = nextval('gen_durable.arriva
     settled_at = gen_durable.clock(), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
-returning i.id, i.queue, i.priority, i.eligible_at, gen_durable.unlead(array[i.id])
+returning i.id, i.queue, i.priority, i.eligible_at, gen_durable._clear_lane_workers(array[i.id])

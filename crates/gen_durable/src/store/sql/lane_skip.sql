@@ -11,4 +11,4 @@ update gen_durable.instances i
 set in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
-returning i.id, i.queue, i.priority, i.eligible_at, gen_durable.unlead(array[i.id])
+returning i.id, i.queue, i.priority, i.eligible_at, gen_durable._clear_lane_workers(array[i.id])

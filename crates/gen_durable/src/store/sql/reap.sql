@@ -1,4 +1,4 @@
--- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_led, instances_lane
+-- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_worker, instances_lane
 -- locks: the expired worker's row first (so that it cannot renew its lease meanwhile), then
 -- instances by id, then the lanes of the worker, in both cases skipping rows that another
 -- transaction holds
@@ -27,7 +27,7 @@ held as materialized (
 -- The heads that the worker ran in its lanes without a claim. If the result of a head is being
 -- committed, the row is skipped and handled by the next call: another instance is then at the head.
 led as materialized (
-    select h.* from dead cross join lateral gen_durable.led_heads(dead.id, '', '', 10000) h
+    select h.* from dead cross join lateral gen_durable._worker_lane_heads(dead.id, '', '', 10000) h
 ),
 running as materialized (
     select i.id, i.crash_count = 0 or i.begun_epoch is not distinct from i.claim_epoch as counts
@@ -65,14 +65,14 @@ left_over as materialized (
     select l.tenant, l.key from led
     join gen_durable.lanes l on l.tenant = led.tenant and l.key = led.key
     -- Another worker may be the lane worker by now, and run the head there.
-    where coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') = (select id from dead)
+    where coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') = (select id from dead)
       and (led.id is null or led.id in (select id from reaped)
            or led.status <> 'queued' and led.locked_by is distinct from (select id from dead))
     order by l.tenant, l.key
     for update of l skip locked
 ),
 unled as (
-    update gen_durable.lanes l set led_by = null
+    update gen_durable.lanes l set worker_id = null
     from left_over free
     where l.tenant = free.tenant and l.key = free.key
 ),

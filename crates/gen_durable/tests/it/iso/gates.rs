@@ -39,7 +39,7 @@ const GATED: [&str; 29] = [
     "deal",
     "hand_over",
     "_write_keyed_step_results",
-    "unlead",
+    "_clear_lane_workers",
     "repair",
     "_consume_signals",
     "_apply_effects",

@@ -10,7 +10,7 @@ use super::{
 };
 
 const WRITE_KEYED_RESULTS: &str = include_str!("../../../src/store/sql/write_keyed_step_results.sql");
-const CLAIM_LANE_HEAD: &str = include_str!("../../../src/store/sql/claim_led.sql");
+const CLAIM_LANE_HEAD: &str = include_str!("../../../src/store/sql/claim_lane_head.sql");
 const PLACE: &str = include_str!("../../../src/store/sql/place.sql");
 const RELEASE: &str = include_str!("../../../src/store/sql/release.sql");
 const RELEASE_EXPIRED: &str = include_str!("../../../src/store/sql/release_expired.sql");
@@ -27,7 +27,7 @@ const CLEAR: &str = "
 
 /// Inserts the rows. Three statuses exist only here. `cancelled_running`: cancelled while its step,
 /// claimed at `claim_epoch` 5, still runs. `unclaimed`: queued, and run without a claim by the lane
-/// worker. `other_worker`: executing in worker b, while `led_by` of its lane still names the
+/// worker. `other_worker`: executing in worker b, while `worker_id` of its lane still names the
 /// expired worker a.
 const MAKE: &str = "
     create temporary table if not exists made (id bigint, status text, lane text, position bigint, in_lane boolean,
@@ -49,7 +49,7 @@ const MAKE: &str = "
         case when status = 'awaiting_signal' then 'late' end,
         S.clock() + due * interval '1 s', lane, position, in_lane, blocks, key, held, arrival
     from made;
-    insert into S.lanes (tenant, key, led_by)
+    insert into S.lanes (tenant, key, worker_id)
     select '', lane, case when bool_or(status in ('unclaimed', 'other_worker', 'cancelled_running')) then '00000000-0000-0000-0000-00000000000a'::uuid end
     from made where in_lane group by lane;";
 

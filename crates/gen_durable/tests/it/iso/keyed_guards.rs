@@ -114,7 +114,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "clearing the lane worker when the successor can no longer be claimed",
         false,
-        &[("hand_over", "perform gen_durable.unlead(passed_over);", "")],
+        &[("hand_over", "perform gen_durable._clear_lane_workers(passed_over);", "")],
         "lane of three",
         &["10 done and runs next", "cancel 11"],
         "no worker runs its head",
@@ -122,7 +122,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "clearing the lane worker when a cancelled head is released",
         false,
-        &[("_release", "perform gen_durable.unlead(p_ids);", "")],
+        &[("_release", "perform gen_durable._clear_lane_workers(p_ids);", "")],
         "lane of a cancelled step",
         &["release", "place"],
         "no worker runs its head",
@@ -173,7 +173,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the rule that placement skips the head of a lane with a lane worker",
         false,
-        &[("_place_in_lanes", "and not l.is_led", "")],
+        &[("_place_in_lanes", "and not l.has_worker", "")],
         "lane with a worker, arriving",
         &["place", "10 done as lane worker"],
         "was taken from its lane worker",

@@ -47,8 +47,8 @@ pub(super) const WITNESSES: &str = "
             for one in
                 select i.id, i.claim_epoch, i.step_seq from S.instances i where i.status = 'executing'
                 union all
-                select h.id, h.claim_epoch, h.step_seq from (select distinct l.led_by as id from S.lanes l where l.led_by is not null) w
-                cross join lateral S.led_heads(w.id, '', '', 100) h where h.status = 'queued'
+                select h.id, h.claim_epoch, h.step_seq from (select distinct l.worker_id as id from S.lanes l where l.worker_id is not null) w
+                cross join lateral S._worker_lane_heads(w.id, '', '', 100) h where h.status = 'queued'
                 order by 1
             loop
                 perform from S._write_keyed_step_results(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'], '{}', '{}',
@@ -73,7 +73,7 @@ const PLACED: &str = "
         select distinct on (tenant, lane_key) id, status, tenant, lane_key from S.instances
         where in_lane order by tenant, lane_key, lane_position) head
     join S.lanes l on l.tenant = head.tenant and l.key = head.lane_key
-    where head.status = 'queued' and l.led_by is null
+    where head.status = 'queued' and l.worker_id is null
     union all
     select 'waits for a partition that has no holder: ' || w.id from S.instances w
     where w.held_back and not exists (
@@ -104,8 +104,8 @@ const PLACED: &str = "
 /// Selects the unclaimed heads of lanes that have a lane worker.
 const UNCLAIMED_HEADS: &str = "
     select h.id || ' ' || h.claim_epoch
-    from (select distinct l.led_by as id from S.lanes l where l.led_by is not null) w
-    cross join lateral S.led_heads(w.id, '', '', 100) h where h.status = 'queued'";
+    from (select distinct l.worker_id as id from S.lanes l where l.worker_id is not null) w
+    cross join lateral S._worker_lane_heads(w.id, '', '', 100) h where h.status = 'queued'";
 
 /// Violations that are checked after placement and again after the drain.
 const ALWAYS: &str = "

@@ -1,4 +1,4 @@
--- called by: store::lease::claim_led     index: instances_pkey
+-- called by: store::lease::claim_lane_head     index: instances_pkey
 -- locks: instances by id, in order, skipping rows that another transaction holds: their step result
 -- is probably being committed
 -- Claims steps that have run for a while without a claim in lanes of this worker, so that they show

@@ -20,12 +20,12 @@ pub(super) const CLAIM_AFTER: Duration = Duration::from_millis(50);
 /// Wakes upkeep when an instance starts in a lane of this worker without a claim: once, until
 /// upkeep has checked.
 #[derive(Debug, Default)]
-pub(crate) struct Led {
+pub(crate) struct LaneWorker {
     is_notified: AtomicBool,
     notify: Notify,
 }
 
-impl Led {
+impl LaneWorker {
     pub(crate) fn ring(&self) {
         if !self.is_notified.load(Ordering::SeqCst)
             && !self.is_notified.swap(true, Ordering::SeqCst)
@@ -46,14 +46,14 @@ pub(super) async fn claim_long_running(
     connection: &Connection,
 ) -> Result<bool, Fault> {
     // Reset before the check: an instance that starts from now on wakes upkeep again.
-    core.led.is_notified.store(false, Ordering::SeqCst);
+    core.lane_worker.is_notified.store(false, Ordering::SeqCst);
     let mut is_any = false;
     for queue in &core.queues {
         let (lasting, waits) = queue.long_running(CLAIM_AFTER);
         is_any |= waits || !lasting.is_empty();
         if !lasting.is_empty() {
             let claimed =
-                lease::claim_led(connection, &lasting, &core.worker.id, core.lease_seconds())
+                lease::claim_lane_head(connection, &lasting, &core.worker.id, core.lease_seconds())
                     .await?;
             queue.claimed(lasting.iter().filter(|claim| claimed.contains(&claim.id)));
         }
@@ -78,7 +78,7 @@ impl UnknownHeads {
         core: &Core,
         connection: &Connection,
     ) -> Result<(), Fault> {
-        let heads = lease::led(connection, &core.worker.id).await?;
+        let heads = lease::lane_heads(connection, &core.worker.id).await?;
         let unknown = heads
             .into_iter()
             .filter(|claim| !core.holds(claim))

@@ -286,7 +286,7 @@ async fn crashed_lane_worker(pool: &Pool, worker: &str, head: i64) {
     let text = format!(
         "select {schema}.place(0, 1000);
          update {schema}.instances set status = 'queued' where id = {head};
-         update {schema}.lanes set led_by = '{worker}'"
+         update {schema}.lanes set worker_id = '{worker}'"
     );
     sql().await.batch_execute(&text).await.unwrap();
 }
@@ -526,7 +526,7 @@ async fn claims_of_an_expired_worker_are_reaped_while_a_transaction_locks_a_lane
     gates.has_begun(1).await;
     is_reported_as_executing(&client, ids[1]).await;
     let (holder, schema) = (sql().await, pool.schema());
-    let held = format!("update {schema}.lanes set led_by = '{LOST_WORKER}' where key = 'dock:1'");
+    let held = format!("update {schema}.lanes set worker_id = '{LOST_WORKER}' where key = 'dock:1'");
     assert_eq!(holder.execute(&held, &[]).await.unwrap(), 1);
     let cancel = format!(
         "begin; select {schema}.cancel({}, null, null, null, 'not needed')",
@@ -575,7 +575,7 @@ async fn delete_head_before_keyed_successor(
          insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
          values ('{lane_worker}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}') on conflict do nothing;
          update {schema}.instances set partition_key = 'key' where id in ({other}, {});
-         update {schema}.lanes set led_by = '{lane_worker}' where key = 'dock:1';
+         update {schema}.lanes set worker_id = '{lane_worker}' where key = 'dock:1';
          delete from {schema}.instances where id = {};
          commit",
         ids[2], ids[1]
