@@ -110,7 +110,7 @@ insert into gen_durable.installation default values;
 
 -- schema/tables/instances.sql
 -- Arrival numbers. Cache 1, so that the numbers of one producer are in the order of its enqueues.
-create sequence gen_durable.arrivals cache 1;
+create sequence gen_durable.arrival_numbers cache 1;
 -- Fencing tokens. A later claim of the same instance, lane or partition key has a larger one,
 -- whichever process makes it.
 create sequence gen_durable.fencing_tokens cache 1;
@@ -162,8 +162,8 @@ create table gen_durable.instances (
     -- A short key of its lane.
     lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored,
     lane_position    bigint,                         -- its position in its lane, once it is placed
-    -- Its arrival number, while its lane or partition key has to be read by `place`.
-    arrival          bigint,
+    -- Its arrival number, while its lane or partition key has to be read by `_place`.
+    arrival_no          bigint,
     partition_key    text,
     lane_key         text,
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
@@ -237,9 +237,9 @@ create unique index instances_turn on gen_durable.instances (tenant, partition_k
 create index instances_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
     where held_back;
 -- Instances that have drawn an arrival number: their lane or partition key has to be read by
--- `place`.
-create index instances_arrivals on gen_durable.instances (arrival)
-    where arrival is not null;
+-- `_place`.
+create index instances_arrival_no on gen_durable.instances (arrival_no)
+    where arrival_no is not null;
 
 -- The key of an instance is unique among those that hold it, and is an address. Keys belong to a
 -- tenant.
@@ -368,7 +368,7 @@ create table gen_durable.collect_cursors (
 
 -- schema/tables/lanes.sql
 -- Numbers the placements: a lane position is (round << 20) + place in the round.
-create sequence gen_durable.rounds cache 1;
+create sequence gen_durable.placement_rounds cache 1;
 
 -- A lane. Its row is the lock of the lane: every transaction that assigns or frees a position holds
 -- it. No instance of the lane is at or below the floor: scans begin there.
@@ -404,8 +404,8 @@ create table gen_durable.turns (
 -- schema/tables/placer.sql
 -- The placement lock: a transaction that assigns lane positions or chooses partition holders holds
 -- this row, for the length of a statement.
-create table gen_durable.placer (one boolean primary key default true check (one));
-insert into gen_durable.placer default values;
+create table gen_durable.placement_lock (one boolean primary key default true check (one));
+insert into gen_durable.placement_lock default values;
 
 -- schema/tables/placement_watermarks.sql
 -- How far instances that drew an arrival number have been placed: see `_place_new`. The row with
@@ -502,7 +502,7 @@ create table gen_durable.event_heads (
 
 -- schema/tables/events.sql
 create table gen_durable.events (
-    arrival     bigint generated always as identity primary key,
+    arrival_no     bigint generated always as identity primary key,
     position    bigint,                              -- null until it is assigned
     at          timestamptz not null default gen_durable.clock(),
     instance_id bigint, -- the instance that caused it; no foreign key, the log outlives instances
@@ -523,10 +523,10 @@ create table gen_durable.events (
 -- The log in its order. Two events never have one position.
 create unique index events_log on gen_durable.events (tenant, position) where position is not null;
 -- Events without a position, of one tenant and of all.
-create index events_unplaced on gen_durable.events (tenant, xid, arrival) where position is null;
+create index events_unplaced on gen_durable.events (tenant, xid, arrival_no) where position is null;
 create index events_unplaced_all on gen_durable.events (xid) where position is null;
 -- Events by instance and by name.
-create index events_instance on gen_durable.events (instance_id, arrival) where instance_id is not null;
+create index events_instance on gen_durable.events (instance_id, arrival_no) where instance_id is not null;
 create index events_name on gen_durable.events (tenant, name, position) where position is not null;
 
 -- schema/tables/event_looks.sql
@@ -1052,8 +1052,8 @@ end $$;
 -- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
 -- and returns them as enter_lanes. No row: the instances draw arrival numbers and are placed later.
 --   called by: enqueue_all, if its transaction ends with the statement
---   index: placement_watermarks_pkey; as place, enter_lanes
---   locks: as place, then as enter_lanes
+--   index: placement_watermarks_pkey; as _place, enter_lanes
+--   locks: as _place, then as enter_lanes
 -- At once only if every instance that arrived before has its position, and this transaction holds
 -- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
 -- those behind it. Not for very many entries: while they are written, their lanes and every
@@ -1079,7 +1079,7 @@ begin
     if watermark.open_xids <> '{}' then
         place_from := gen_durable._placement_start(place_from, watermark.open_xids, watermark.open_since, pg_current_snapshot());
     end if;
-    if watermark.placed_to - place_from <= 2000 and gen_durable.place(place_from, 1000) is null then
+    if watermark.placed_to - place_from <= 2000 and gen_durable._place(place_from, 1000) is null then
         return query select l.tenant, l.key, l.taken from gen_durable.enter_lanes(p_entries) l;
     end if;
 end $$;
@@ -1103,9 +1103,9 @@ begin
     for entry in
         -- Ids and arrival numbers are drawn in the order of the entries: children are read in the
         -- order of their ids.
-        select e.value, e.place, e.id, e.arrival
+        select e.value, e.place, e.id, e.arrival_no
         from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
-                     case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrivals') end as arrival
+                     case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrival_numbers') end as arrival_no
               from jsonb_array_elements(p_entries) with ordinality e(value, place)
               order by e.place) e
         order by coalesce(e.value->>'tenant', ''), e.value->>'key', e.place
@@ -1115,7 +1115,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, held_back, arrival)
+                 partition_key, lane_key, lane_blocks, status, held_back, arrival_no)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
@@ -1126,7 +1126,7 @@ begin
                 p_parent, p_generation,
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
-                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
+                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no)
             on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then
@@ -1188,7 +1188,7 @@ begin
             select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
             from gen_durable._lanes_at_once(p_entries) l;
             if lane_keys is not null then
-                round := nextval('gen_durable.rounds') << 20;
+                round := nextval('gen_durable.placement_rounds') << 20;
             end if;
         end if;
     end if;
@@ -1202,7 +1202,7 @@ begin
     with made as (
         insert into gen_durable.instances as i
             (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-             partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival)
+             partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival_no)
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
@@ -1213,7 +1213,7 @@ begin
             e.value ? 'partition' and not e.value ? 'lane',
             l.taken is not null,
             case when l.taken is not null then round + e.place end,
-            case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrivals') end
+            case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrival_numbers') end
         from (select e.value, e.place, row_number() over (
                   partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
               from jsonb_array_elements(p_entries) with ordinality e(value, place)) e
@@ -1363,7 +1363,7 @@ end $$;
 -- lane: a placement waits for no transaction, and a caller's transaction that cancelled a head may
 -- hold its lane for long. The lock makes a placement and the commit that frees the lane see one
 -- another.
---   called by: place, enter_lanes      index: lanes_pkey
+--   called by: _place, enter_lanes      index: lanes_pkey
 --   locks: the lanes in (tenant, key), FOR UPDATE SKIP LOCKED
 -- Its callers pin the plans.
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
@@ -1388,7 +1388,7 @@ end $$;
 -- Assigns lane positions to p_ids in the order of arrival, and makes the head of each of these
 -- lanes runnable. The arrays describe the lanes, which this transaction has locked; p_ids may have
 -- none in a lane that needs a head only.
---   called by: place      index: instances_pkey, instances_lane
+--   called by: _place      index: instances_pkey, instances_lane
 --   locks: the heads by id, skipping locked ones
 -- Returns the heads that became runnable, and for each lane with a locked head one instance of
 -- p_ids: it keeps an arrival number, and the lane is read again. Its callers pin the plans.
@@ -1402,12 +1402,12 @@ declare
     round bigint;
     heads bigint[];
 begin
-    round := nextval('gen_durable.rounds') << 20;
+    round := nextval('gen_durable.placement_rounds') << 20;
     update gen_durable.instances i
-    set arrival = null,
+    set arrival_no = null,
         in_lane = i.in_lane or i.status = 'queued',
         lane_position = case when i.status = 'queued' and not i.in_lane then round + n.place else i.lane_position end
-    from (select i.id, row_number() over (order by i.arrival) as place
+    from (select i.id, row_number() over (order by i.arrival_no) as place
           from gen_durable.instances i where i.id = any (p_ids) and i.lane_key is not null) n
     where i.id = n.id;
 
@@ -1444,7 +1444,7 @@ end $$;
 -- Ensures that each partition of these instances has a holder. Returns one instance for each
 -- partition that is locked: the first that waits. It keeps an arrival number and stands for all
 -- that arrived with it, since the next placement lowers the partition cursor to it.
---   called by: place      index: instances_pkey; as deal      locks: as deal, in (tenant, key)
+--   called by: _place      index: instances_pkey; as deal      locks: as deal, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._choose_partition_holders(p_ids bigint[]) returns bigint[]
 language plpgsql
@@ -1471,13 +1471,13 @@ end $$;
 -- Places instances that have drawn an arrival number: assigns lane positions in the order of
 -- arrival, and ensures that each of these lanes has a head that may run and each of these
 -- partitions a holder.
---   called by: _place_new, _lanes_at_once, repair, place.sql
---   index: instances_arrivals, instances_pkey; as its parts
---   locks: the placement lock (the row of `placer`), so that one transaction places at a time; then
+--   called by: _place_new, _lanes_at_once, repair, _place.sql
+--   index: instances_arrival_no, instances_pkey; as its parts
+--   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a time; then
 --   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps
 --   its number and is read again.
 -- Returns the number up to which every instance is placed; null: there is none behind it.
-create function gen_durable.place(p_from bigint, p_limit int) returns bigint
+create function gen_durable._place(p_from bigint, p_limit int) returns bigint
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
@@ -1507,21 +1507,21 @@ declare
     released bigint[] := '{}';
     again bigint[];
 begin
-    perform from gen_durable.placer where one for update skip locked;
+    perform from gen_durable.placement_lock where one for update skip locked;
     if not found then
         return p_from;
     end if;
     -- One pass, as a rule. Skipped instances must not delay those behind them: up to five pages.
     for pass in 1..5 loop
-        select array_agg(a.id order by a.arrival), case when count(*) = p_limit then max(a.arrival) end into seen, reached
-        from (select i.id, i.arrival from gen_durable.instances i
-              where i.arrival > looked_to and not exists (
+        select array_agg(a.id order by a.arrival_no), case when count(*) = p_limit then max(a.arrival_no) end into seen, reached
+        from (select i.id, i.arrival_no from gen_durable.instances i
+              where i.arrival_no > looked_to and not exists (
                   select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
-              order by i.arrival limit p_limit) a;
+              order by i.arrival_no limit p_limit) a;
         exit when seen is null;
         -- By id: a plain `is not null` would allow a scan of the index of all arrivals.
         taken := array(select i.id from gen_durable.instances i
-                       where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
+                       where i.id = any (seen) and coalesce(i.arrival_no, 0) > 0 order by i.id for no key update skip locked);
         select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
         into wanted_tenants, wanted_keys
         from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
@@ -1566,14 +1566,14 @@ begin
         from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
     end if;
     again := again || gen_durable._choose_partition_holders(mine || released);
-    update gen_durable.instances i set arrival = null
+    update gen_durable.instances i set arrival_no = null
     where i.id = any (mine) and i.lane_key is null;
 
     -- A lane or partition that is not served yet keeps a number, and is read again.
     if cardinality(again) > 0 then
-        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (again);
+        update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (again);
     end if;
-    first_left := (select min(i.arrival + 0) from gen_durable.instances i where i.id = any (passed_over));
+    first_left := (select min(i.arrival_no + 0) from gen_durable.instances i where i.id = any (passed_over));
     return least(reached, first_left - 1);
 end $$;
 
@@ -1619,16 +1619,16 @@ declare
     moves_to bigint;
 begin
     if pg_current_xact_id_if_assigned() is null then
-        select case when a.is_called then a.last_value else a.last_value - 1 end into drawn_to from gen_durable.arrivals a;
+        select case when a.is_called then a.last_value else a.last_value - 1 end into drawn_to from gen_durable.arrival_numbers a;
     end if;
-    perform from gen_durable.placer where one for update skip locked;
+    perform from gen_durable.placement_lock where one for update skip locked;
     if not found then
         return;
     end if;
     select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
     seen := pg_current_snapshot();
     start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
-    reached := gen_durable.place(start, p_limit);
+    reached := gen_durable._place(start, p_limit);
     -- Moves down if an instance between the start and the watermark could not be placed.
     moves_to := least(watermark.drawn, reached);
     -- A watermark that lags by a few numbers costs less than a row for each of them.
@@ -1650,7 +1650,7 @@ end $$;
 -- Places instances that wait in a lane or for a partition key, if any has arrived since the last
 -- placement. Where that means to read many numbers, only the picker that gets the placement lock
 -- does.
---   called by: pick      index: placement_watermarks_pkey, instances_arrivals; as _place_new
+--   called by: pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
 -- Its callers pin the plans.
 create function gen_durable._place_arrivals() returns void
@@ -1659,19 +1659,19 @@ as $$
 declare
     placement record;
 begin
-    select w.placed_to, w.open_xids, w.open_since, (select a.last_value from gen_durable.arrivals a) as drawn into placement
+    select w.placed_to, w.open_xids, w.open_since, (select a.last_value from gen_durable.arrival_numbers a) as drawn into placement
     from gen_durable.placement_watermarks w order by w.n desc limit 1;
     if placement.drawn - placement.placed_to >= 200
        or placement.open_xids <> '{}' and gen_durable._placement_start(
            placement.placed_to, placement.open_xids, placement.open_since, pg_current_snapshot()) < placement.placed_to
-       or exists (select from gen_durable.instances i where i.arrival > placement.placed_to) then
+       or exists (select from gen_durable.instances i where i.arrival_no > placement.placed_to) then
         perform gen_durable._place_new(1000);
     end if;
 end $$;
 
 -- schema/functions/_repair_lanes.sql
 -- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
--- queued head that runs in no known worker gets an arrival number, so that `place` makes the head
+-- queued head that runs in no known worker gets an arrival number, so that `_place` makes the head
 -- runnable.
 --   called by: repair      index: lanes_pkey, instances_lane, workers_pkey
 --   locks: the lanes in (tenant, key), and heads, skipping locked ones
@@ -1707,8 +1707,8 @@ begin
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
         elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.worker_id) then
             update gen_durable.lanes l set worker_id = null where l.tenant = lane.tenant and l.key = lane.key;
-            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
-            where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
+            update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
+            where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival_no is null
                           for no key update skip locked);
             repaired := repaired + found::int;
         end if;
@@ -1722,7 +1722,7 @@ end $$;
 -- schema/functions/_repair_partitions.sql
 -- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
 -- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
--- that `place` makes it the holder.
+-- that `_place` makes it the holder.
 --   called by: repair      index: instances_waiting, instances_turn, turns_pkey; as next_turn
 --   locks: the first waiting instance, skipping it if it is locked
 -- Returns the last partition of the page (null: the page was the last), and how many were repaired.
@@ -1751,9 +1751,9 @@ begin
                        where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
                          and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
             delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
-            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h
-                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival is null
+                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival_no is null
                           for no key update skip locked);
             repaired := repaired + found::int;
         end if;
@@ -1766,7 +1766,7 @@ end $$;
 -- Repairs lanes and partitions that have waiting instances and no head or holder, a page of each at
 -- a time.
 --   called by: store::lane::repair      index: placement_watermarks_pkey; as its parts
---   locks: the placement lock; then as place and its parts
+--   locks: the placement lock; then as _place and its parts
 -- Returns where the next call continues (null: at the beginning), and how many were repaired. No
 -- row: another transaction holds the placement lock.
 create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
@@ -1780,7 +1780,7 @@ declare
     partitions record;
     swept bigint;
 begin
-    perform from gen_durable.placer where one for update skip locked;
+    perform from gen_durable.placement_lock where one for update skip locked;
     if not found then
         return;
     end if;
@@ -1795,11 +1795,11 @@ begin
     if swept is null then
         perform gen_durable._place_new(1000);
     else
-        perform gen_durable.place(0, 1000);
+        perform gen_durable._place(0, 1000);
         update gen_durable.placement_watermarks w
         set sweep_due_at = statement_timestamp() + interval '30 s',
-            placed_to = least(w.placed_to, (select a.last_value from gen_durable.arrivals a)),
-            drawn = least(w.drawn, (select a.last_value from gen_durable.arrivals a))
+            placed_to = least(w.placed_to, (select a.last_value from gen_durable.arrival_numbers a)),
+            drawn = least(w.drawn, (select a.last_value from gen_durable.arrival_numbers a))
         where w.n = swept;
     end if;
     select * into lanes from gen_durable._repair_lanes(p_lane_tenant, p_lane_key, p_limit);
@@ -2095,8 +2095,8 @@ begin
                 update gen_durable.instances i
                 set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
                     claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
-                    -- Lets `place` choose the next holder of its partition.
-                    arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+                    -- Lets `_place` choose the next holder of its partition.
+                    arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;
                 perform gen_durable._record_history(array[candidate], 'stuck');
@@ -2350,7 +2350,7 @@ begin
 end $$;
 
 -- schema/functions/_late_successors.sql
--- Locks lanes in which no instance followed, and reads them again: `place` may have put an instance
+-- Locks lanes in which no instance followed, and reads them again: `_place` may have put an instance
 -- there meanwhile. Returns the successors that were found, and the settled instance of each.
 --   called by: hand_over      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)
@@ -2382,7 +2382,7 @@ end $$;
 -- schema/functions/_release_successors.sql
 -- Makes successors runnable, for any picker. p_freed names the ended instance of each. Returns the
 -- ended instances for which the successor is locked and was skipped: no other instance overtakes
--- it, so the caller draws an arrival number for the lane or partition key, and `place` reads it
+-- it, so the caller draws an arrival number for the lane or partition key, and `_place` reads it
 -- again.
 --   called by: hand_over      index: instances_pkey
 --   locks: the successors by id, skipping locked ones
@@ -2402,8 +2402,8 @@ begin
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
         held_back = i.status = 'queued' and i.partition_key is not null,
-        arrival = case when i.status = 'queued' and i.partition_key is not null
-                       then nextval('gen_durable.arrivals') else i.arrival end,
+        arrival_no = case when i.status = 'queued' and i.partition_key is not null
+                       then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = any (free_ids);
     if cardinality(free_ids) < cardinality(p_ids) then
@@ -2424,7 +2424,7 @@ end $$;
 --   index: instances_lane, instances_pkey, lanes_pkey; as its parts
 --   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
 --   they are locked. For a worker that takes over at once it waits for a locked successor, as for
---   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `place`
+--   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `_place`
 --   promotes it later.
 -- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
 -- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
@@ -2520,7 +2520,7 @@ begin
         passed_over := passed_over || gen_durable._release_successors(others, others_freed, p_worker);
     end if;
     if cardinality(passed_over) > 0 then
-        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (passed_over);
+        update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (passed_over);
         perform gen_durable._clear_lane_workers(passed_over);
     end if;
 end $$;
@@ -2602,9 +2602,9 @@ begin
                            then null else p.deadline_at end,
         held_back = p.held_back or p.partition_key is not null and p.status = 'awaiting_children'
                                    and (p.children_pending - told.count = 0 or p.join_any),
-        arrival = case when p.partition_key is not null and p.status = 'awaiting_children'
+        arrival_no = case when p.partition_key is not null and p.status = 'awaiting_children'
                             and (p.children_pending - told.count = 0 or p.join_any)
-                       then nextval('gen_durable.arrivals') else p.arrival end,
+                       then nextval('gen_durable.arrival_numbers') else p.arrival_no end,
         updated_at = gen_durable.clock()
     from told
     where p.id = told.parent_id and p.join_generation = told.parent_generation;
@@ -2800,7 +2800,7 @@ begin
     elsif cardinality(freeing) > 0 then
         -- Instances that arrived meanwhile are not visible at this isolation level: the next
         -- placement promotes the successors.
-        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+        update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
         perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
                                          where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
@@ -2882,7 +2882,7 @@ begin
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
             held_back = i.partition_key is not null,
-            arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+            arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = target.id;
         perform gen_durable._record_wakes(array[target.id], 'signal ' || p_name);
     end if;
@@ -3033,12 +3033,12 @@ begin
             awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
             last_error = coalesce(p_reason, 'cancelled'), settled_at = gen_durable.clock(), updated_at = gen_durable.clock(),
             -- Without a running step the instance leaves its lane and frees its partition key, and
-            -- an arrival number makes `place` promote the successor. A number that it already has
-            -- stays: it may be the one by which `place` reads the lane or partition key for others.
+            -- an arrival number makes `_place` promote the successor. A number that it already has
+            -- stays: it may be the one by which `_place` reads the lane or partition key for others.
             held_back = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
-            arrival = case when i.id = any (heads)
+            arrival_no = case when i.id = any (heads)
                                 or i.partition_key is not null and not i.held_back and i.status = 'runnable'
-                           then nextval('gen_durable.arrivals') else i.arrival end
+                           then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = any (p_ids) and i.settled_at is null
         returning i.id
     )
@@ -3178,7 +3178,7 @@ as $$
 -- planner: pinned
 begin
     update gen_durable.instances i
-    set locked_by = null, in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
+    set locked_by = null, in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
     -- The worker that ran the lane does not run the successor.
     perform gen_durable._clear_lane_workers(p_ids);
@@ -3270,11 +3270,11 @@ begin
         select array_agg(p.settled_at),
             -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
             -- runs, have their lane. An arrival number stands for a lane or partition key that
-            -- `place` has to read.
-            array_agg(p.id) filter (where not p.in_lane and p.arrival is null and p.locked_by is null and parent.reads is null)
+            -- `_place` has to read.
+            array_agg(p.id) filter (where not p.in_lane and p.arrival_no is null and p.locked_by is null and parent.reads is null)
         into times, ids
         from (
-            select i.id, i.settled_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
+            select i.id, i.settled_at, i.in_lane, i.arrival_no, i.locked_by, i.parent_id, i.parent_generation
             from gen_durable.instances i
             where i.queue = range.queue and i.status = range.status and i.settled_at >= cur.at and i.settled_at < cutoff
             order by i.settled_at
@@ -3290,7 +3290,7 @@ begin
         -- expression: a plain condition could be served by the index of settled rows.
         ids := array(
             select i.id from gen_durable.instances i
-            where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival is null
+            where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival_no is null
               and i.locked_by is null
             for update skip locked);
         read_to := (select max(t) from unnest(times) t);
@@ -3570,7 +3570,7 @@ begin
         step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1, eligible_at = gen_durable.clock(),
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
         held_back = i.partition_key is not null,
-        arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+        arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
     -- As text: a literal of the status would allow a scan of the index of all waiting instances.
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
@@ -3791,18 +3791,18 @@ begin
         from unnest(p_tenants) as t(tenant)
     ),
     waiting as materialized (
-        select head.tenant, found.arrival, row_number() over (partition by head.tenant order by found.arrival) as place
+        select head.tenant, found.arrival_no, row_number() over (partition by head.tenant order by found.arrival_no) as place
         from head
         cross join lateral (
-            select e.arrival from gen_durable.events e
+            select e.arrival_no from gen_durable.events e
             where e.tenant = head.tenant and e.position is null
               and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
             union all
             -- `offset 0`: the join must keep its order, or it reads every event.
-            select late.arrival
+            select late.arrival_no
             from pg_snapshot_xip(head.looked) as under_way(xid)
             cross join lateral (
-                select e.arrival from gen_durable.events e
+                select e.arrival_no from gen_durable.events e
                 where e.tenant = head.tenant and e.position is null and e.xid = under_way.xid
                 offset 0) late
         ) found
@@ -3818,7 +3818,7 @@ begin
         update gen_durable.events e
         set position = height.position + waiting.place
         from waiting join height on height.tenant = waiting.tenant
-        where e.arrival = waiting.arrival
+        where e.arrival_no = waiting.arrival_no
         returning e.tenant
     ),
     counted as materialized (
@@ -3870,7 +3870,7 @@ end $$;
 create function gen_durable.append(
     p_tenants text[], p_names text[], p_versions int[], p_payloads text[], p_headers text[],
     p_instances bigint[], p_steps text[], p_heads text
-) returns table (tenant text, pos bigint, arrival bigint)
+) returns table (tenant text, pos bigint, arrival_no bigint)
 language plpgsql
 as $$
 -- planner: pinned, generic
@@ -3922,7 +3922,7 @@ begin
         with ordinality as e(tenant, name, version, payload, headers, instance_id, step, place)
     left join height on height.tenant = e.tenant
     order by e.place
-    returning made.tenant, made.position, made.arrival;
+    returning made.tenant, made.position, made.arrival_no;
 end $$;
 
 -- schema/functions/record_riders.sql
@@ -3962,7 +3962,7 @@ set search_path = gen_durable, pg_temp
 as $$
     insert into gen_durable.events (tenant, name, version, payload, headers, xid)
     values (coalesce(record.tenant, ''), record.name, coalesce(record.version, 1), record.payload, record.headers, pg_current_xact_id())
-    returning arrival
+    returning arrival_no
 $$;
 
 -- schema/functions/discover.sql
@@ -3972,7 +3972,7 @@ $$;
 --   called by: store::events::discover      index: events_unplaced_all, events_pkey
 --   locks: nothing
 create function gen_durable.discover(p_looked pg_snapshot, p_from bigint, p_limit int)
-returns table (tenant text, unplaced boolean, arrival bigint, looked text, pos bigint)
+returns table (tenant text, unplaced boolean, arrival_no bigint, looked text, pos bigint)
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
@@ -3989,12 +3989,12 @@ begin
             select e.tenant from gen_durable.events e where e.position is null and e.xid = under_way.xid offset 0) late
     ),
     latest as materialized (
-        select coalesce((select e.arrival from gen_durable.events e order by e.arrival desc limit 1), 0) as arrival
+        select coalesce((select e.arrival_no from gen_durable.events e order by e.arrival_no desc limit 1), 0) as arrival_no
     ),
     arrived as materialized (
-        select e.tenant, e.arrival, e.position from gen_durable.events e
-        where p_from is not null and e.arrival > p_from and e.position is not null
-        order by e.arrival
+        select e.tenant, e.arrival_no, e.position from gen_durable.events e
+        where p_from is not null and e.arrival_no > p_from and e.position is not null
+        order by e.arrival_no
         limit p_limit
     )
     select distinct waiting.tenant, true, null::bigint, null::text, null::bigint from waiting
@@ -4002,8 +4002,8 @@ begin
     select arrived.tenant, false, null::bigint, null::text, max(arrived.position) from arrived group by arrived.tenant
     union all
     select null, null,
-        case when (select count(*) from arrived) < p_limit then latest.arrival
-             else (select max(arrived.arrival) from arrived) end,
+        case when (select count(*) from arrived) < p_limit then latest.arrival_no
+             else (select max(arrived.arrival_no) from arrived) end,
         pg_current_snapshot()::text, null::bigint
     from latest;
 end $$;
@@ -4105,17 +4105,17 @@ begin
         from aged
     ),
     old as materialized (
-        select o.arrival
+        select o.arrival_no
         from floor
         cross join lateral (
-            select e.arrival, e.at from gen_durable.events e
+            select e.arrival_no, e.at from gen_durable.events e
             where e.tenant = floor.tenant and e.position <= floor.position
             order by e.position limit p_limit) o
         where o.at < young
         limit p_limit
     ),
     deleted as (
-        delete from gen_durable.events e using old where e.arrival = old.arrival returning 1
+        delete from gen_durable.events e using old where e.arrival_no = old.arrival_no returning 1
     )
     select count(*) into count from deleted;
     if count >= p_limit then

@@ -121,7 +121,7 @@ pub struct Recorded<E> {
 pub struct EventRow {
     /// `None`: its transaction has committed, and no position has been assigned yet.
     pub position: Option<i64>,
-    pub arrival: i64,
+    pub arrival_no: i64,
     pub tenant: String,
     pub name: String,
     pub version: i32,

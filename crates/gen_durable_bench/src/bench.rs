@@ -229,7 +229,7 @@ impl Bench {
     pub(crate) async fn all_settled(&self, schema: &str) -> Result<()> {
         let open = format!(
             "select exists (select from {schema}.instances where status = 'executing')
-                 or exists (select from {schema}.instances where arrival is not null)
+                 or exists (select from {schema}.instances where arrival_no is not null)
                  or exists (select from {schema}.instances where status = 'runnable' and crash_count < 2 and not held_back)"
         );
         let open = self.sql.prepare(&open).await?;
@@ -290,7 +290,7 @@ impl Bench {
             )
             .await?;
         self.sql
-            .execute(&format!("select {schema}.place(0, 1000)"), &[])
+            .execute(&format!("select {schema}._place(0, 1000)"), &[])
             .await?;
         let insert = format!(
             "insert into {schema}.instances (machine, step, state, status, {kind}_key, lane_position, in_lane, held_back, eligible_at)

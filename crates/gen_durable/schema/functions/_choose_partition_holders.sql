@@ -1,7 +1,7 @@
 -- Ensures that each partition of these instances has a holder. Returns one instance for each
 -- partition that is locked: the first that waits. It keeps an arrival number and stands for all
 -- that arrived with it, since the next placement lowers the partition cursor to it.
---   called by: place      index: instances_pkey; as deal      locks: as deal, in (tenant, key)
+--   called by: _place      index: instances_pkey; as deal      locks: as deal, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._choose_partition_holders(p_ids bigint[]) returns bigint[]
 language plpgsql

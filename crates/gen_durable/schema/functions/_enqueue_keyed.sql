@@ -16,9 +16,9 @@ begin
     for entry in
         -- Ids and arrival numbers are drawn in the order of the entries: children are read in the
         -- order of their ids.
-        select e.value, e.place, e.id, e.arrival
+        select e.value, e.place, e.id, e.arrival_no
         from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
-                     case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrivals') end as arrival
+                     case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrival_numbers') end as arrival_no
               from jsonb_array_elements(p_entries) with ordinality e(value, place)
               order by e.place) e
         order by coalesce(e.value->>'tenant', ''), e.value->>'key', e.place
@@ -28,7 +28,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, held_back, arrival)
+                 partition_key, lane_key, lane_blocks, status, held_back, arrival_no)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
@@ -39,7 +39,7 @@ begin
                 p_parent, p_generation,
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
-                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
+                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no)
             on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then

@@ -1,8 +1,8 @@
 -- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
 -- and returns them as enter_lanes. No row: the instances draw arrival numbers and are placed later.
 --   called by: enqueue_all, if its transaction ends with the statement
---   index: placement_watermarks_pkey; as place, enter_lanes
---   locks: as place, then as enter_lanes
+--   index: placement_watermarks_pkey; as _place, enter_lanes
+--   locks: as _place, then as enter_lanes
 -- At once only if every instance that arrived before has its position, and this transaction holds
 -- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
 -- those behind it. Not for very many entries: while they are written, their lanes and every
@@ -28,7 +28,7 @@ begin
     if watermark.open_xids <> '{}' then
         place_from := gen_durable._placement_start(place_from, watermark.open_xids, watermark.open_since, pg_current_snapshot());
     end if;
-    if watermark.placed_to - place_from <= 2000 and gen_durable.place(place_from, 1000) is null then
+    if watermark.placed_to - place_from <= 2000 and gen_durable._place(place_from, 1000) is null then
         return query select l.tenant, l.key, l.taken from gen_durable.enter_lanes(p_entries) l;
     end if;
 end $$;

@@ -1,4 +1,4 @@
--- Locks lanes in which no instance followed, and reads them again: `place` may have put an instance
+-- Locks lanes in which no instance followed, and reads them again: `_place` may have put an instance
 -- there meanwhile. Returns the successors that were found, and the settled instance of each.
 --   called by: hand_over      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)

@@ -1,7 +1,7 @@
 -- Places instances that wait in a lane or for a partition key, if any has arrived since the last
 -- placement. Where that means to read many numbers, only the picker that gets the placement lock
 -- does.
---   called by: pick      index: placement_watermarks_pkey, instances_arrivals; as _place_new
+--   called by: pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
 -- Its callers pin the plans.
 create function gen_durable._place_arrivals() returns void
@@ -10,12 +10,12 @@ as $$
 declare
     placement record;
 begin
-    select w.placed_to, w.open_xids, w.open_since, (select a.last_value from gen_durable.arrivals a) as drawn into placement
+    select w.placed_to, w.open_xids, w.open_since, (select a.last_value from gen_durable.arrival_numbers a) as drawn into placement
     from gen_durable.placement_watermarks w order by w.n desc limit 1;
     if placement.drawn - placement.placed_to >= 200
        or placement.open_xids <> '{}' and gen_durable._placement_start(
            placement.placed_to, placement.open_xids, placement.open_since, pg_current_snapshot()) < placement.placed_to
-       or exists (select from gen_durable.instances i where i.arrival > placement.placed_to) then
+       or exists (select from gen_durable.instances i where i.arrival_no > placement.placed_to) then
         perform gen_durable._place_new(1000);
     end if;
 end $$;

@@ -1,7 +1,7 @@
 -- Assigns lane positions to p_ids in the order of arrival, and makes the head of each of these
 -- lanes runnable. The arrays describe the lanes, which this transaction has locked; p_ids may have
 -- none in a lane that needs a head only.
---   called by: place      index: instances_pkey, instances_lane
+--   called by: _place      index: instances_pkey, instances_lane
 --   locks: the heads by id, skipping locked ones
 -- Returns the heads that became runnable, and for each lane with a locked head one instance of
 -- p_ids: it keeps an arrival number, and the lane is read again. Its callers pin the plans.
@@ -15,12 +15,12 @@ declare
     round bigint;
     heads bigint[];
 begin
-    round := nextval('gen_durable.rounds') << 20;
+    round := nextval('gen_durable.placement_rounds') << 20;
     update gen_durable.instances i
-    set arrival = null,
+    set arrival_no = null,
         in_lane = i.in_lane or i.status = 'queued',
         lane_position = case when i.status = 'queued' and not i.in_lane then round + n.place else i.lane_position end
-    from (select i.id, row_number() over (order by i.arrival) as place
+    from (select i.id, row_number() over (order by i.arrival_no) as place
           from gen_durable.instances i where i.id = any (p_ids) and i.lane_key is not null) n
     where i.id = n.id;
 

@@ -27,16 +27,16 @@ declare
     moves_to bigint;
 begin
     if pg_current_xact_id_if_assigned() is null then
-        select case when a.is_called then a.last_value else a.last_value - 1 end into drawn_to from gen_durable.arrivals a;
+        select case when a.is_called then a.last_value else a.last_value - 1 end into drawn_to from gen_durable.arrival_numbers a;
     end if;
-    perform from gen_durable.placer where one for update skip locked;
+    perform from gen_durable.placement_lock where one for update skip locked;
     if not found then
         return;
     end if;
     select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
     seen := pg_current_snapshot();
     start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
-    reached := gen_durable.place(start, p_limit);
+    reached := gen_durable._place(start, p_limit);
     -- Moves down if an instance between the start and the watermark could not be placed.
     moves_to := least(watermark.drawn, reached);
     -- A watermark that lags by a few numbers costs less than a row for each of them.

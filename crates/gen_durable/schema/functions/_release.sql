@@ -9,7 +9,7 @@ as $$
 -- planner: pinned
 begin
     update gen_durable.instances i
-    set locked_by = null, in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
+    set locked_by = null, in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
     -- The worker that ran the lane does not run the successor.
     perform gen_durable._clear_lane_workers(p_ids);

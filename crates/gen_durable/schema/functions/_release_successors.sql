@@ -1,6 +1,6 @@
 -- Makes successors runnable, for any picker. p_freed names the ended instance of each. Returns the
 -- ended instances for which the successor is locked and was skipped: no other instance overtakes
--- it, so the caller draws an arrival number for the lane or partition key, and `place` reads it
+-- it, so the caller draws an arrival number for the lane or partition key, and `_place` reads it
 -- again.
 --   called by: hand_over      index: instances_pkey
 --   locks: the successors by id, skipping locked ones
@@ -20,8 +20,8 @@ begin
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
         held_back = i.status = 'queued' and i.partition_key is not null,
-        arrival = case when i.status = 'queued' and i.partition_key is not null
-                       then nextval('gen_durable.arrivals') else i.arrival end,
+        arrival_no = case when i.status = 'queued' and i.partition_key is not null
+                       then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = any (free_ids);
     if cardinality(free_ids) < cardinality(p_ids) then

@@ -1,5 +1,5 @@
 -- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
--- queued head that runs in no known worker gets an arrival number, so that `place` makes the head
+-- queued head that runs in no known worker gets an arrival number, so that `_place` makes the head
 -- runnable.
 --   called by: repair      index: lanes_pkey, instances_lane, workers_pkey
 --   locks: the lanes in (tenant, key), and heads, skipping locked ones
@@ -35,8 +35,8 @@ begin
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
         elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.worker_id) then
             update gen_durable.lanes l set worker_id = null where l.tenant = lane.tenant and l.key = lane.key;
-            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
-            where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
+            update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
+            where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival_no is null
                           for no key update skip locked);
             repaired := repaired + found::int;
         end if;

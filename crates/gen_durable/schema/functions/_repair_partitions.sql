@@ -1,6 +1,6 @@
 -- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
 -- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
--- that `place` makes it the holder.
+-- that `_place` makes it the holder.
 --   called by: repair      index: instances_waiting, instances_turn, turns_pkey; as next_turn
 --   locks: the first waiting instance, skipping it if it is locked
 -- Returns the last partition of the page (null: the page was the last), and how many were repaired.
@@ -29,9 +29,9 @@ begin
                        where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
                          and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
             delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
-            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h
-                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival is null
+                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival_no is null
                           for no key update skip locked);
             repaired := repaired + found::int;
         end if;

@@ -68,8 +68,8 @@ begin
                 update gen_durable.instances i
                 set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
                     claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
-                    -- Lets `place` choose the next holder of its partition.
-                    arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+                    -- Lets `_place` choose the next holder of its partition.
+                    arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;
                 perform gen_durable._record_history(array[candidate], 'stuck');

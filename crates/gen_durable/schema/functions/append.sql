@@ -9,7 +9,7 @@
 create function gen_durable.append(
     p_tenants text[], p_names text[], p_versions int[], p_payloads text[], p_headers text[],
     p_instances bigint[], p_steps text[], p_heads text
-) returns table (tenant text, pos bigint, arrival bigint)
+) returns table (tenant text, pos bigint, arrival_no bigint)
 language plpgsql
 as $$
 -- planner: pinned, generic
@@ -61,5 +61,5 @@ begin
         with ordinality as e(tenant, name, version, payload, headers, instance_id, step, place)
     left join height on height.tenant = e.tenant
     order by e.place
-    returning made.tenant, made.position, made.arrival;
+    returning made.tenant, made.position, made.arrival_no;
 end $$;

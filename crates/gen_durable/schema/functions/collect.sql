@@ -57,11 +57,11 @@ begin
         select array_agg(p.settled_at),
             -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
             -- runs, have their lane. An arrival number stands for a lane or partition key that
-            -- `place` has to read.
-            array_agg(p.id) filter (where not p.in_lane and p.arrival is null and p.locked_by is null and parent.reads is null)
+            -- `_place` has to read.
+            array_agg(p.id) filter (where not p.in_lane and p.arrival_no is null and p.locked_by is null and parent.reads is null)
         into times, ids
         from (
-            select i.id, i.settled_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
+            select i.id, i.settled_at, i.in_lane, i.arrival_no, i.locked_by, i.parent_id, i.parent_generation
             from gen_durable.instances i
             where i.queue = range.queue and i.status = range.status and i.settled_at >= cur.at and i.settled_at < cutoff
             order by i.settled_at
@@ -77,7 +77,7 @@ begin
         -- expression: a plain condition could be served by the index of settled rows.
         ids := array(
             select i.id from gen_durable.instances i
-            where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival is null
+            where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival_no is null
               and i.locked_by is null
             for update skip locked);
         read_to := (select max(t) from unnest(times) t);

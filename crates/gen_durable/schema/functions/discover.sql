@@ -4,7 +4,7 @@
 --   called by: store::events::discover      index: events_unplaced_all, events_pkey
 --   locks: nothing
 create function gen_durable.discover(p_looked pg_snapshot, p_from bigint, p_limit int)
-returns table (tenant text, unplaced boolean, arrival bigint, looked text, pos bigint)
+returns table (tenant text, unplaced boolean, arrival_no bigint, looked text, pos bigint)
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
@@ -21,12 +21,12 @@ begin
             select e.tenant from gen_durable.events e where e.position is null and e.xid = under_way.xid offset 0) late
     ),
     latest as materialized (
-        select coalesce((select e.arrival from gen_durable.events e order by e.arrival desc limit 1), 0) as arrival
+        select coalesce((select e.arrival_no from gen_durable.events e order by e.arrival_no desc limit 1), 0) as arrival_no
     ),
     arrived as materialized (
-        select e.tenant, e.arrival, e.position from gen_durable.events e
-        where p_from is not null and e.arrival > p_from and e.position is not null
-        order by e.arrival
+        select e.tenant, e.arrival_no, e.position from gen_durable.events e
+        where p_from is not null and e.arrival_no > p_from and e.position is not null
+        order by e.arrival_no
         limit p_limit
     )
     select distinct waiting.tenant, true, null::bigint, null::text, null::bigint from waiting
@@ -34,8 +34,8 @@ begin
     select arrived.tenant, false, null::bigint, null::text, max(arrived.position) from arrived group by arrived.tenant
     union all
     select null, null,
-        case when (select count(*) from arrived) < p_limit then latest.arrival
-             else (select max(arrived.arrival) from arrived) end,
+        case when (select count(*) from arrived) < p_limit then latest.arrival_no
+             else (select max(arrived.arrival_no) from arrived) end,
         pg_current_snapshot()::text, null::bigint
     from latest;
 end $$;

@@ -5,7 +5,7 @@
 --   index: instances_lane, instances_pkey, lanes_pkey; as its parts
 --   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
 --   they are locked. For a worker that takes over at once it waits for a locked successor, as for
---   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `place`
+--   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `_place`
 --   promotes it later.
 -- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
 -- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
@@ -101,7 +101,7 @@ begin
         passed_over := passed_over || gen_durable._release_successors(others, others_freed, p_worker);
     end if;
     if cardinality(passed_over) > 0 then
-        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (passed_over);
+        update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (passed_over);
         perform gen_durable._clear_lane_workers(passed_over);
     end if;
 end $$;

@@ -1,13 +1,13 @@
 -- Places instances that have drawn an arrival number: assigns lane positions in the order of
 -- arrival, and ensures that each of these lanes has a head that may run and each of these
 -- partitions a holder.
---   called by: _place_new, _lanes_at_once, repair, place.sql
---   index: instances_arrivals, instances_pkey; as its parts
---   locks: the placement lock (the row of `placer`), so that one transaction places at a time; then
+--   called by: _place_new, _lanes_at_once, repair, _place.sql
+--   index: instances_arrival_no, instances_pkey; as its parts
+--   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a time; then
 --   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps
 --   its number and is read again.
 -- Returns the number up to which every instance is placed; null: there is none behind it.
-create function gen_durable.place(p_from bigint, p_limit int) returns bigint
+create function gen_durable._place(p_from bigint, p_limit int) returns bigint
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
@@ -37,21 +37,21 @@ declare
     released bigint[] := '{}';
     again bigint[];
 begin
-    perform from gen_durable.placer where one for update skip locked;
+    perform from gen_durable.placement_lock where one for update skip locked;
     if not found then
         return p_from;
     end if;
     -- One pass, as a rule. Skipped instances must not delay those behind them: up to five pages.
     for pass in 1..5 loop
-        select array_agg(a.id order by a.arrival), case when count(*) = p_limit then max(a.arrival) end into seen, reached
-        from (select i.id, i.arrival from gen_durable.instances i
-              where i.arrival > looked_to and not exists (
+        select array_agg(a.id order by a.arrival_no), case when count(*) = p_limit then max(a.arrival_no) end into seen, reached
+        from (select i.id, i.arrival_no from gen_durable.instances i
+              where i.arrival_no > looked_to and not exists (
                   select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
-              order by i.arrival limit p_limit) a;
+              order by i.arrival_no limit p_limit) a;
         exit when seen is null;
         -- By id: a plain `is not null` would allow a scan of the index of all arrivals.
         taken := array(select i.id from gen_durable.instances i
-                       where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
+                       where i.id = any (seen) and coalesce(i.arrival_no, 0) > 0 order by i.id for no key update skip locked);
         select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
         into wanted_tenants, wanted_keys
         from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
@@ -96,13 +96,13 @@ begin
         from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
     end if;
     again := again || gen_durable._choose_partition_holders(mine || released);
-    update gen_durable.instances i set arrival = null
+    update gen_durable.instances i set arrival_no = null
     where i.id = any (mine) and i.lane_key is null;
 
     -- A lane or partition that is not served yet keeps a number, and is read again.
     if cardinality(again) > 0 then
-        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (again);
+        update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (again);
     end if;
-    first_left := (select min(i.arrival + 0) from gen_durable.instances i where i.id = any (passed_over));
+    first_left := (select min(i.arrival_no + 0) from gen_durable.instances i where i.id = any (passed_over));
     return least(reached, first_left - 1);
 end $$;

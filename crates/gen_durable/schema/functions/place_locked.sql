@@ -16,18 +16,18 @@ begin
         from unnest(p_tenants) as t(tenant)
     ),
     waiting as materialized (
-        select head.tenant, found.arrival, row_number() over (partition by head.tenant order by found.arrival) as place
+        select head.tenant, found.arrival_no, row_number() over (partition by head.tenant order by found.arrival_no) as place
         from head
         cross join lateral (
-            select e.arrival from gen_durable.events e
+            select e.arrival_no from gen_durable.events e
             where e.tenant = head.tenant and e.position is null
               and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
             union all
             -- `offset 0`: the join must keep its order, or it reads every event.
-            select late.arrival
+            select late.arrival_no
             from pg_snapshot_xip(head.looked) as under_way(xid)
             cross join lateral (
-                select e.arrival from gen_durable.events e
+                select e.arrival_no from gen_durable.events e
                 where e.tenant = head.tenant and e.position is null and e.xid = under_way.xid
                 offset 0) late
         ) found
@@ -43,7 +43,7 @@ begin
         update gen_durable.events e
         set position = height.position + waiting.place
         from waiting join height on height.tenant = waiting.tenant
-        where e.arrival = waiting.arrival
+        where e.arrival_no = waiting.arrival_no
         returning e.tenant
     ),
     counted as materialized (

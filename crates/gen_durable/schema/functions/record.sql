@@ -10,5 +10,5 @@ set search_path = gen_durable, pg_temp
 as $$
     insert into gen_durable.events (tenant, name, version, payload, headers, xid)
     values (coalesce(record.tenant, ''), record.name, coalesce(record.version, 1), record.payload, record.headers, pg_current_xact_id())
-    returning arrival
+    returning arrival_no
 $$;

@@ -1,7 +1,7 @@
 -- Repairs lanes and partitions that have waiting instances and no head or holder, a page of each at
 -- a time.
 --   called by: store::lane::repair      index: placement_watermarks_pkey; as its parts
---   locks: the placement lock; then as place and its parts
+--   locks: the placement lock; then as _place and its parts
 -- Returns where the next call continues (null: at the beginning), and how many were repaired. No
 -- row: another transaction holds the placement lock.
 create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
@@ -15,7 +15,7 @@ declare
     partitions record;
     swept bigint;
 begin
-    perform from gen_durable.placer where one for update skip locked;
+    perform from gen_durable.placement_lock where one for update skip locked;
     if not found then
         return;
     end if;
@@ -30,11 +30,11 @@ begin
     if swept is null then
         perform gen_durable._place_new(1000);
     else
-        perform gen_durable.place(0, 1000);
+        perform gen_durable._place(0, 1000);
         update gen_durable.placement_watermarks w
         set sweep_due_at = statement_timestamp() + interval '30 s',
-            placed_to = least(w.placed_to, (select a.last_value from gen_durable.arrivals a)),
-            drawn = least(w.drawn, (select a.last_value from gen_durable.arrivals a))
+            placed_to = least(w.placed_to, (select a.last_value from gen_durable.arrival_numbers a)),
+            drawn = least(w.drawn, (select a.last_value from gen_durable.arrival_numbers a))
         where w.n = swept;
     end if;
     select * into lanes from gen_durable._repair_lanes(p_lane_tenant, p_lane_key, p_limit);

@@ -29,9 +29,9 @@ begin
                            then null else p.deadline_at end,
         held_back = p.held_back or p.partition_key is not null and p.status = 'awaiting_children'
                                    and (p.children_pending - told.count = 0 or p.join_any),
-        arrival = case when p.partition_key is not null and p.status = 'awaiting_children'
+        arrival_no = case when p.partition_key is not null and p.status = 'awaiting_children'
                             and (p.children_pending - told.count = 0 or p.join_any)
-                       then nextval('gen_durable.arrivals') else p.arrival end,
+                       then nextval('gen_durable.arrival_numbers') else p.arrival_no end,
         updated_at = gen_durable.clock()
     from told
     where p.id = told.parent_id and p.join_generation = told.parent_generation;

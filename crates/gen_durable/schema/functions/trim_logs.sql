@@ -55,17 +55,17 @@ begin
         from aged
     ),
     old as materialized (
-        select o.arrival
+        select o.arrival_no
         from floor
         cross join lateral (
-            select e.arrival, e.at from gen_durable.events e
+            select e.arrival_no, e.at from gen_durable.events e
             where e.tenant = floor.tenant and e.position <= floor.position
             order by e.position limit p_limit) o
         where o.at < young
         limit p_limit
     ),
     deleted as (
-        delete from gen_durable.events e using old where e.arrival = old.arrival returning 1
+        delete from gen_durable.events e using old where e.arrival_no = old.arrival_no returning 1
     )
     select count(*) into count from deleted;
     if count >= p_limit then

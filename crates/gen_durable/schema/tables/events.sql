@@ -1,5 +1,5 @@
 create table gen_durable.events (
-    arrival     bigint generated always as identity primary key,
+    arrival_no     bigint generated always as identity primary key,
     position    bigint,                              -- null until it is assigned
     at          timestamptz not null default gen_durable.clock(),
     instance_id bigint, -- the instance that caused it; no foreign key, the log outlives instances
@@ -20,8 +20,8 @@ create table gen_durable.events (
 -- The log in its order. Two events never have one position.
 create unique index events_log on gen_durable.events (tenant, position) where position is not null;
 -- Events without a position, of one tenant and of all.
-create index events_unplaced on gen_durable.events (tenant, xid, arrival) where position is null;
+create index events_unplaced on gen_durable.events (tenant, xid, arrival_no) where position is null;
 create index events_unplaced_all on gen_durable.events (xid) where position is null;
 -- Events by instance and by name.
-create index events_instance on gen_durable.events (instance_id, arrival) where instance_id is not null;
+create index events_instance on gen_durable.events (instance_id, arrival_no) where instance_id is not null;
 create index events_name on gen_durable.events (tenant, name, position) where position is not null;

@@ -1,5 +1,5 @@
 -- Arrival numbers. Cache 1, so that the numbers of one producer are in the order of its enqueues.
-create sequence gen_durable.arrivals cache 1;
+create sequence gen_durable.arrival_numbers cache 1;
 -- Fencing tokens. A later claim of the same instance, lane or partition key has a larger one,
 -- whichever process makes it.
 create sequence gen_durable.fencing_tokens cache 1;
@@ -51,8 +51,8 @@ create table gen_durable.instances (
     -- A short key of its lane.
     lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored,
     lane_position    bigint,                         -- its position in its lane, once it is placed
-    -- Its arrival number, while its lane or partition key has to be read by `place`.
-    arrival          bigint,
+    -- Its arrival number, while its lane or partition key has to be read by `_place`.
+    arrival_no          bigint,
     partition_key    text,
     lane_key         text,
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
@@ -126,9 +126,9 @@ create unique index instances_turn on gen_durable.instances (tenant, partition_k
 create index instances_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
     where held_back;
 -- Instances that have drawn an arrival number: their lane or partition key has to be read by
--- `place`.
-create index instances_arrivals on gen_durable.instances (arrival)
-    where arrival is not null;
+-- `_place`.
+create index instances_arrival_no on gen_durable.instances (arrival_no)
+    where arrival_no is not null;
 
 -- The key of an instance is unique among those that hold it, and is an address. Keys belong to a
 -- tenant.

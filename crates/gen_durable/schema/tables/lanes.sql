@@ -1,5 +1,5 @@
 -- Numbers the placements: a lane position is (round << 20) + place in the round.
-create sequence gen_durable.rounds cache 1;
+create sequence gen_durable.placement_rounds cache 1;
 
 -- A lane. Its row is the lock of the lane: every transaction that assigns or frees a position holds
 -- it. No instance of the lane is at or below the floor: scans begin there.

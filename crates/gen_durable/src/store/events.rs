@@ -320,7 +320,7 @@ pub(crate) struct Looked {
     pub(crate) snapshot: Option<String>,
     /// The largest arrival number that has been read. `None`: only events without a position are
     /// searched.
-    pub(crate) arrival: Option<i64>,
+    pub(crate) arrival_no: Option<i64>,
 }
 
 /// The new events that a poll found.
@@ -336,7 +336,7 @@ pub(crate) struct News {
 /// Finds the events that are new since the last poll.
 pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<News, Fault> {
     let rows = connection
-        .query(&DISCOVER, &[&since.snapshot, &since.arrival, &DISCOVER_MAX])
+        .query(&DISCOVER, &[&since.snapshot, &since.arrival_no, &DISCOVER_MAX])
         .await?;
     let mut news = News::default();
     for row in &rows {
@@ -349,7 +349,7 @@ pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<
             (None, _) => {
                 news.looked = Looked {
                     snapshot: column(row, 3)?,
-                    arrival: column(row, 2)?,
+                    arrival_no: column(row, 2)?,
                 }
             }
         }
@@ -395,7 +395,7 @@ pub(crate) async fn read(
 fn event_row(row: &Row) -> Result<EventRow, Fault> {
     Ok(EventRow {
         position: column(row, 0)?,
-        arrival: column(row, 1)?,
+        arrival_no: column(row, 1)?,
         tenant: column(row, 2)?,
         name: column(row, 3)?,
         version: column(row, 4)?,

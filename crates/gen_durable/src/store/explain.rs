@@ -120,7 +120,7 @@ pub enum Blocker {
     },
     /// The instance has arrived at its lane or under its partition key, and awaits placement: the
     /// next pick of any live worker does that.
-    NotPlaced { live_workers: i64 },
+    AwaitingPlacement { live_workers: i64 },
     /// Another instance holds the partition.
     HeldBack {
         partition: String,
@@ -164,7 +164,7 @@ pub enum Blocker {
     /// at a time.
     Suspect { deaths: i16 },
     /// This many instances of its queue are due before it, counted up to 10,001.
-    Behind { count: i64 },
+    BehindOthers { count: i64 },
 }
 
 impl Inspect {
@@ -478,12 +478,12 @@ fn queued(
         ahead: precedence.ahead,
         head: Box::new(head.clone()),
     });
-    let not_placed = (!row.in_lane || head.is_none()).then_some(Blocker::NotPlaced {
+    let awaiting_placement = (!row.in_lane || head.is_none()).then_some(Blocker::AwaitingPlacement {
         live_workers: facts.workers_alive,
     });
     match facts.workers_alive {
-        0 => not_placed.into_iter().chain(behind).collect(),
-        _ => behind.into_iter().chain(not_placed).collect(),
+        0 => awaiting_placement.into_iter().chain(behind).collect(),
+        _ => behind.into_iter().chain(awaiting_placement).collect(),
     }
 }
 
@@ -500,7 +500,7 @@ fn held_back(
             partition: row.partition_key.clone().unwrap_or_default(),
             holder: Box::new(holder.clone()),
         },
-        None => Blocker::NotPlaced {
+        None => Blocker::AwaitingPlacement {
             live_workers: facts.workers_alive,
         },
     };
@@ -551,7 +551,7 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
             deaths: row.crash_count,
         });
     } else if facts.before > 0 {
-        blockers.push(Blocker::Behind {
+        blockers.push(Blocker::BehindOthers {
             count: facts.before,
         });
     }

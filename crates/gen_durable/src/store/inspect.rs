@@ -79,7 +79,7 @@ pub struct Instance {
     pub in_lane: bool,
     pub lane_blocks: bool,
     pub held_back: bool,
-    pub arrival: Option<i64>,
+    pub arrival_no: Option<i64>,
 }
 
 impl Instance {
@@ -539,7 +539,7 @@ fn instance(row: &Row) -> Result<Instance, Fault> {
         in_lane: column(row, 37)?,
         lane_blocks: column(row, 38)?,
         held_back: column(row, 39)?,
-        arrival: column(row, 40)?,
+        arrival_no: column(row, 40)?,
         failures: column(row, 41)?,
     })
 }

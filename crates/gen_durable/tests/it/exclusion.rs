@@ -239,7 +239,7 @@ async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_e
         assert_eq!(tracker.most(), 1, "{by:?}");
         let row = client.inspect().show(ids[0].raw()).await.unwrap().unwrap();
         assert_eq!(
-            (row.status, row.in_lane, row.locked_by, row.arrival),
+            (row.status, row.in_lane, row.locked_by, row.arrival_no),
             (Status::Cancelled, false, None, None)
         );
     }
@@ -337,7 +337,7 @@ const EXPIRED: &str = "00000000-0000-0000-0000-00000000000d";
 async fn cancelled_on(pool: &Pool, worker: &str, id: Id<KeyedJob>) {
     let schema = pool.schema();
     let cancelled = format!(
-        "select {schema}.place(0, 1000);
+        "select {schema}._place(0, 1000);
          update {schema}.instances set status = 'executing', locked_by = '{worker}', claim_epoch = claim_epoch + 1,
              held_back = false where id = {id};
          select {schema}.cancel({id}, null, null, null, 'not needed')"

@@ -238,7 +238,7 @@ async fn a_lane_continues_when_the_step_of_a_cancelled_instance_has_ended() {
     running.stop().await;
     let row = client.inspect().show(ids[1]).await.unwrap().unwrap();
     assert_eq!(
-        (row.status, row.in_lane, row.arrival),
+        (row.status, row.in_lane, row.arrival_no),
         (Status::Cancelled, false, None)
     );
     assert_eq!(gates.begun(), [(0, 0), (1, 0), (2, 0)]);
@@ -284,7 +284,7 @@ async fn a_shutdown_releases_the_instance_that_runs_in_a_lane() {
 async fn crashed_lane_worker(pool: &Pool, worker: &str, head: i64) {
     let schema = pool.schema();
     let text = format!(
-        "select {schema}.place(0, 1000);
+        "select {schema}._place(0, 1000);
          update {schema}.instances set status = 'queued' where id = {head};
          update {schema}.lanes set worker_id = '{worker}'"
     );
@@ -468,7 +468,7 @@ async fn executing_in(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
         .id;
     let held = format!(
         "update {}.instances set status = 'executing', locked_by = '{worker}', claim_epoch = claim_epoch + 1, in_lane = true,
-         lane_position = 1, arrival = null, eligible_at = now() where id = {id}",
+         lane_position = 1, arrival_no = null, eligible_at = now() where id = {id}",
         pool.schema()
     );
     assert_eq!(sql().await.execute(&held, &[]).await.unwrap(), 1);

@@ -359,7 +359,7 @@ async fn explain_lists_blockers_in_the_order_of_the_picker() {
         .priority(1)
         .await
         .unwrap();
-    assert_eq!(first(&lab, id).await, Some(Blocker::Behind { count: 1 }));
+    assert_eq!(first(&lab, id).await, Some(Blocker::BehindOthers { count: 1 }));
     sql.execute(
         &format!("update {schema}.instances set crash_count = 2 where id = $1"),
         &[&id],

@@ -83,7 +83,7 @@ impl Stage {
     async fn pass(&self, slow: &Client, more: u64) {
         self.run(slow, &format!("begin; {}; {}", enqueue("slow"), draw(more)))
             .await;
-        let drawn = self.number("select last_value from S.arrivals").await;
+        let drawn = self.number("select last_value from S.arrival_numbers").await;
         self.pick().await;
         assert_eq!(self.placed_to().await, drawn);
         assert_eq!(self.lane().await, "");
@@ -107,7 +107,7 @@ fn enqueue_at_once(tag: &str) -> String {
 }
 
 fn draw(numbers: u64) -> String {
-    format!("select count(nextval('S.arrivals')) from generate_series(1, {numbers})")
+    format!("select count(nextval('S.arrival_numbers')) from generate_series(1, {numbers})")
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
         }
         assert_eq!(
             stage
-                .number("select count(*) from S.instances where arrival is not null")
+                .number("select count(*) from S.instances where arrival_no is not null")
                 .await,
             0
         );
@@ -259,7 +259,7 @@ async fn a_repair_places_instances_below_the_watermark() {
     assert_eq!(stage.placed_to().await, 200);
     stage.run(&stage.client, &enqueue("lost")).await;
     stage
-        .run(&stage.client, "update S.instances set arrival = 7")
+        .run(&stage.client, "update S.instances set arrival_no = 7")
         .await;
     stage.pick().await;
     assert_eq!(stage.lane().await, "");
@@ -276,7 +276,7 @@ async fn a_repair_lowers_a_watermark_above_the_sequence() {
     stage.pick().await;
     // A copy of the tables without their sequences looks like this.
     stage
-        .run(&stage.client, "select setval('S.arrivals', 50)")
+        .run(&stage.client, "select setval('S.arrival_numbers', 50)")
         .await;
     stage
         .run(&stage.client, "select from S.repair('', '', '', '', 100)")

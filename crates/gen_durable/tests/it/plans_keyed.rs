@@ -56,8 +56,8 @@ async fn load(client: &Client, schema: &str, rows: i64) {
             .unwrap();
         left -= some;
     }
-    let place = format!("select {schema}.place(0, 20000)");
-    let open = format!("select count(*) from {schema}.instances where arrival is not null");
+    let place = format!("select {schema}._place(0, 20000)");
+    let open = format!("select count(*) from {schema}.instances where arrival_no is not null");
     while client.query_one(&open, &[]).await.unwrap().get::<_, i64>(0) > 0 {
         client.query_one(&place, &[]).await.unwrap();
     }
@@ -372,7 +372,7 @@ async fn placement_costs_the_same_with_many_partition_keys_as_with_few() {
              select 'plan', 'run', '{{}}', 'executing', 1, '{WORKER}', 'key ' || k from generate_series(1, {keys}) k;
              insert into {schema}.turns (tenant, key, priority, at, id)
              select '', partition_key, 0, eligible_at, id from {schema}.instances;
-             insert into {schema}.instances (machine, step, state, partition_key, held_back, arrival)
+             insert into {schema}.instances (machine, step, state, partition_key, held_back, arrival_no)
              select 'plan', 'run', '{{}}', 'key ' || k, true, nextval('{schema}.arrivals') from generate_series(1, {keys}) k"
         );
         client.batch_execute(&busy).await.unwrap();
@@ -380,7 +380,7 @@ async fn placement_costs_the_same_with_many_partition_keys_as_with_few() {
             .batch_execute(&format!("vacuum analyze {schema}.instances"))
             .await
             .unwrap();
-        let place = format!("select {schema}.place(0, 1000)");
+        let place = format!("select {schema}._place(0, 1000)");
         pages_of(&mut client, None, &place).await;
         measured.push(pages_of(&mut client, None, &place).await / keys);
     }

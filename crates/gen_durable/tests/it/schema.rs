@@ -148,9 +148,9 @@ async fn the_migrations_and_the_schema_files_install_the_same_objects() {
         ("alter table S.timers drop constraint timers_have_a_state", "constraint timers.timers_have_a_state", 1),
         ("drop index S.timers_due", "index timers_due", 1),
         ("drop trigger instances_end_repeats on S.instances", "trigger instances_end_repeats", 1),
-        ("alter sequence S.arrivals cache 20", "sequence arrivals", 2),
+        ("alter sequence S.arrival_numbers cache 20", "sequence arrivals", 2),
         ("alter type S.durable_status add value 'lost'", "type durable_status", 2),
-        ("delete from S.placer", "rows placer", 2),
+        ("delete from S.placement_lock", "rows placement_lock", 2),
     ] {
         client.batch_execute("begin").await.unwrap();
         let change = change.replace("S.", &format!("{files}."));

@@ -425,6 +425,6 @@ async fn an_entry_of_enqueue_all_may_name_a_lane_and_a_partition_key() {
             (call.partition_key.as_deref(), call.held_back, call.status),
             (Some("account:7"), true, Status::Runnable)
         );
-        assert!(deploy.arrival < call.arrival);
+        assert!(deploy.arrival_no < call.arrival_no);
     }
 }

@@ -158,10 +158,10 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             let ahead = if *ahead > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(*ahead) };
             format!("it is in the lane {lane} with {ahead} before it; the head of the lane is {}", because_of(head))
         }
-        Blocker::NotPlaced { live_workers: 0 } => {
+        Blocker::AwaitingPlacement { live_workers: 0 } => {
             "no live worker: workers assign lane positions and partition holders, and none is running".to_owned()
         }
-        Blocker::NotPlaced { .. } => {
+        Blocker::AwaitingPlacement { .. } => {
             "it awaits placement: the next pick of a live worker assigns its position (unless a transaction has locked its row)"
                 .to_owned()
         }
@@ -197,8 +197,8 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
         Blocker::Suspect { deaths } => {
             format!("it is a suspect: {deaths} workers crashed while they ran it, so a worker runs it only while it runs no other suspect")
         }
-        Blocker::Behind { count } if *count > 10_000 => "over 10,000 instances in its queue are due before it".to_owned(),
-        Blocker::Behind { count } => format!("{} instances in its queue are due before it", thousands(*count)),
+        Blocker::BehindOthers { count } if *count > 10_000 => "over 10,000 instances in its queue are due before it".to_owned(),
+        Blocker::BehindOthers { count } => format!("{} instances in its queue are due before it", thousands(*count)),
         _ => "a reason that this version of the program does not know".to_owned(),
     }
 }
@@ -244,7 +244,7 @@ fn kind(blocker: &Blocker) -> &'static str {
         Blocker::AwaitingSignal { .. } => "awaiting_signal",
         Blocker::AwaitingChildren { .. } => "awaiting_children",
         Blocker::Queued { .. } => "queued",
-        Blocker::NotPlaced { .. } => "not_placed",
+        Blocker::AwaitingPlacement { .. } => "awaiting_placement",
         Blocker::HeldBack { .. } => "held_back",
         Blocker::BlocksLane { .. } => "blocks_lane",
         Blocker::Stuck { .. } => "stuck",
@@ -254,7 +254,7 @@ fn kind(blocker: &Blocker) -> &'static str {
         Blocker::MachineNotServed { .. } => "machine_not_served",
         Blocker::NoWorkerForStep { .. } => "no_worker_for_step",
         Blocker::Suspect { .. } => "suspect",
-        Blocker::Behind { .. } => "behind",
+        Blocker::BehindOthers { .. } => "behind",
         _ => "unknown",
     }
 }

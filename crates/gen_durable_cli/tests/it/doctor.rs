@@ -47,7 +47,7 @@ async fn a_blocked_lane_is_a_finding() {
             "--lane-blocks",
         ]);
     }
-    sql(&client, "select S.place(0, 1000)").await;
+    sql(&client, "select S._place(0, 1000)").await;
     sql(
         &client,
         "update S.instances set status = 'failed', settled_at = S.clock(), last_error = 'no disk' where id = 1",

@@ -18,7 +18,7 @@ async fn blocked(db: &TestSchema, client: &Client, lane: &str, tenant: &str) -> 
         db.json(&words)["id"].to_string()
     };
     let (head, behind) = (new(&["--lane-blocks"]), new(&[]));
-    run(db, client, "select S.place(0, 1000)").await;
+    run(db, client, "select S._place(0, 1000)").await;
     run(
         db,
         client,
@@ -216,7 +216,7 @@ async fn partition_keys_are_listed_and_waiting_instances_name_the_holder() {
         stdout(&db.run(&["explain", "1"]))
             .contains("no live worker: workers assign lane positions")
     );
-    run(&db, &client, "select S.place(0, 1000)").await;
+    run(&db, &client, "select S._place(0, 1000)").await;
     let keys = db.json(&["partitions"]);
     assert_eq!(
         (&keys[0]["key"], &keys[0]["waiting"], &keys[0]["turn"]["id"]),

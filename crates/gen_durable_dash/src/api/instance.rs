@@ -289,8 +289,8 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             );
             ("queued", text)
         }
-        Blocker::NotPlaced { .. } => (
-            "not_placed",
+        Blocker::AwaitingPlacement { .. } => (
+            "awaiting_placement",
             "It waits for a lane position: the next pick of a live worker assigns one.".to_owned(),
         ),
         Blocker::HeldBack { partition, holder } => {
@@ -366,11 +366,11 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 "{deaths} workers crashed while they held it: each worker runs such suspects one at a time."
             ),
         ),
-        Blocker::Behind { count } if *count > 10_000 => (
+        Blocker::BehindOthers { count } if *count > 10_000 => (
             "behind",
             "More than 10,000 instances are due before it in its queue.".to_owned(),
         ),
-        Blocker::Behind { count } => ("behind", format!("{count} instances are due before it in its queue.")),
+        Blocker::BehindOthers { count } => ("behind", format!("{count} instances are due before it in its queue.")),
         other => ("unknown", format!("{other:?}")),
     }
 }

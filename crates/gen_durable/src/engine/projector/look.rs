@@ -65,7 +65,7 @@ impl Look {
     pub(super) async fn poll(&mut self) -> BTreeMap<String, i64> {
         let mut since = self.since.clone();
         if self.projector.readers.is_empty() {
-            since.arrival = None;
+            since.arrival_no = None;
         }
         match self.discover(since, false).await {
             Ok(grown) => grown,
@@ -101,8 +101,8 @@ impl Look {
         }
         let now = Instant::now();
         self.since.snapshot = looked.snapshot;
-        if let Some(arrival) = looked.arrival {
-            self.seen.push_back((now, arrival));
+        if let Some(arrival_no) = looked.arrival_no {
+            self.seen.push_back((now, arrival_no));
             while self
                 .seen
                 .get(1)
@@ -110,7 +110,7 @@ impl Look {
             {
                 self.seen.pop_front();
             }
-            self.since.arrival = self.seen.front().map(|(_, arrival)| *arrival);
+            self.since.arrival_no = self.seen.front().map(|(_, arrival_no)| *arrival_no);
         }
         Ok(grown)
     }
@@ -122,7 +122,7 @@ impl Look {
         let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
         let since = Looked {
             snapshot: None,
-            arrival: self.since.arrival,
+            arrival_no: self.since.arrival_no,
         };
         if let Err(fault) = self.discover(since, true).await {
             tracing::debug!(

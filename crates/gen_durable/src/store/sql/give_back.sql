@@ -14,7 +14,7 @@ set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, leas
     eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
     -- A queued instance was not the partition holder, so it waits for the partition.
     held_back = i.status = 'queued' and i.partition_key is not null,
-    arrival = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+    arrival_no = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
 from held
 -- In a lane of this worker, the head is still queued although this worker runs it.
 where i.id = held.id and i.status in ('executing', 'queued')

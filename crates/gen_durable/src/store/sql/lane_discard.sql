@@ -9,7 +9,7 @@ with held as materialized (
     for no key update
 )
 update gen_durable.instances i
-set status = 'cancelled', in_lane = false, arrival = nextval('gen_durable.arrivals'), claim_epoch = i.claim_epoch + 1,
+set status = 'cancelled', in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), claim_epoch = i.claim_epoch + 1,
     last_error = $3 || coalesce('; it had failed: ' || i.last_error, ''),
     settled_at = gen_durable.clock(), updated_at = gen_durable.clock()
 from held

@@ -8,7 +8,7 @@ with held as materialized (
     for no key update
 )
 update gen_durable.instances i
-set in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
+set in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
 returning i.id, i.queue, i.priority, i.eligible_at, gen_durable._clear_lane_workers(array[i.id])

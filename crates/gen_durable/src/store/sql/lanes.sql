@@ -1,4 +1,4 @@
--- called by: store::turns::lanes     index: lanes_pkey, instances_lane, instances_blocked, instances_arrivals
+-- called by: store::turns::lanes     index: lanes_pkey, instances_lane, instances_blocked, instances_arrival_no
 -- locks: nothing
 -- Returns a page of the lanes that have instances, by tenant and key, after ($4, $5). It starts
 -- from the rows of `lanes`, because the floor of a lane says where its live positions begin:
@@ -33,7 +33,7 @@ with placed as materialized (
 arrived as materialized (
     select a.tenant, a.lane_key as key, count(*) as count
     from (select i.tenant, i.lane_key, i.status, i.in_lane from gen_durable.instances i
-          where i.arrival is not null order by i.arrival limit 10001) a
+          where i.arrival_no is not null order by i.arrival_no limit 10001) a
     where a.status = 'queued' and not a.in_lane
     group by a.tenant, a.lane_key
 ),

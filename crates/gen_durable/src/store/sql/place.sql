@@ -1,4 +1,4 @@
--- called by: store::lane::place     index: instances_arrivals, instances_lane, instances_pkey, lanes_pkey
+-- called by: store::lane::place     index: instances_arrival_no, instances_lane, instances_pkey, lanes_pkey
 -- locks: the placement lock; then instances that wait for placement, lanes and heads, skipping rows
 -- that another transaction holds
-select gen_durable.place(0, 1000)
+select gen_durable._place(0, 1000)

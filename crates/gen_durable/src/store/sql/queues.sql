@@ -1,4 +1,4 @@
--- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_waiting, instances_arrivals
+-- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_waiting, instances_arrival_no
 -- locks: nothing
 -- Suspects have an index of their own and are few: a queue that has only suspects has work too.
 -- Instances that wait in lanes or for partitions are counted up to a bound, over all queues
@@ -34,7 +34,7 @@ waiting as materialized (
         -- Instances that wait for placement in their lane.
         (select a.queue, a.status, a.held_back
          from (select i.queue, i.status, i.held_back, i.in_lane from gen_durable.instances i
-               where i.arrival is not null order by i.arrival limit 10001) a
+               where i.arrival_no is not null order by i.arrival_no limit 10001) a
          where a.status = 'queued' and not a.in_lane)
     ) w
     group by w.queue

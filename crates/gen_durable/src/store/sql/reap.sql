@@ -51,8 +51,8 @@ reaped as (
         -- not the holder, so it waits for the partition. A stuck row frees the partition: placement
         -- finds its arrival number and lets the next instance run.
         held_back = i.status = 'queued' and i.partition_key is not null and not (blame.counts and i.crash_count + 1 >= $3),
-        arrival = case when i.partition_key is not null and (i.status = 'queued' or blame.counts and i.crash_count + 1 >= $3)
-                       then nextval('gen_durable.arrivals') else i.arrival end,
+        arrival_no = case when i.partition_key is not null and (i.status = 'queued' or blame.counts and i.crash_count + 1 >= $3)
+                       then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         updated_at = gen_durable.clock()
     from (select * from held union all select * from running) blame
     where i.id = blame.id

@@ -24,7 +24,7 @@ retried as (
     update gen_durable.instances i
     set status = 'runnable', eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
         held_back = i.partition_key is not null,
-        arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+        arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from free
     where i.id = free.id
     returning i.id, gen_durable._record_wakes(array[i.id], 'another build')

@@ -17,13 +17,13 @@ with floor as materialized (
                                where r.tenant = $1 and r.finished_at is null) end) as position
 ),
 old as materialized (
-    select e.arrival from gen_durable.events e
+    select e.arrival_no from gen_durable.events e
     where e.tenant = $1 and e.position <= (select position from floor)
       and ($3::float8 is null or e.at < gen_durable.clock() - make_interval(secs => $3))
     order by e.position
     limit $5
 ),
 gone as (
-    delete from gen_durable.events e using old where e.arrival = old.arrival returning 1
+    delete from gen_durable.events e using old where e.arrival_no = old.arrival_no returning 1
 )
 select count(*) from gone

@@ -31,12 +31,12 @@ const CLEAR: &str = "
 /// expired worker a.
 const MAKE: &str = "
     create temporary table if not exists made (id bigint, status text, lane text, position bigint, in_lane boolean,
-        blocks boolean, key text, held boolean, arrival bigint, due int);
+        blocks boolean, key text, held boolean, arrival_no bigint, due int);
     delete from made;
     insert into made values ROWS;
     insert into S.instances (id, status, claim_epoch, step_seq, machine, step, state, locked_by, lease_expires_at, settled_at,
         awaits, deadline_at, deadline_step, eligible_at, lane_key, lane_position, in_lane, lane_blocks, partition_key,
-        held_back, arrival)
+        held_back, arrival_no)
     overriding system value
     select id, (case status when 'unclaimed' then 'queued' when 'other_worker' then 'executing' when 'cancelled_running' then 'cancelled' else status end)::S.durable_status,
         case when status in ('executing', 'unclaimed', 'other_worker') then 5 else 6 end, 3, 'm', 's', '{}',
@@ -47,7 +47,7 @@ const MAKE: &str = "
         case when status = 'awaiting_signal' then array['a'] end,
         case when status = 'awaiting_signal' then S.clock() - interval '1 second' end,
         case when status = 'awaiting_signal' then 'late' end,
-        S.clock() + due * interval '1 s', lane, position, in_lane, blocks, key, held, arrival
+        S.clock() + due * interval '1 s', lane, position, in_lane, blocks, key, held, arrival_no
     from made;
     insert into S.lanes (tenant, key, worker_id)
     select '', lane, case when bool_or(status in ('unclaimed', 'other_worker', 'cancelled_running')) then '00000000-0000-0000-0000-00000000000a'::uuid end

@@ -40,7 +40,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         false,
         &[(
             "place",
-            "perform from gen_durable.placer where one for update skip locked;",
+            "perform from gen_durable.placement_lock where one for update skip locked;",
             "perform 1;",
         )],
         "unplaced partition",
@@ -72,8 +72,8 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         false,
         &[(
             "_cancel_live",
-            "then nextval('gen_durable.arrivals') else i.arrival end",
-            "then nextval('gen_durable.arrivals') end",
+            "then nextval('gen_durable.arrival_numbers') else i.arrival_no end",
+            "then nextval('gen_durable.arrival_numbers') end",
         )],
         "lane after a cancel",
         &["place", "signal 11", "cancel 12"],
@@ -163,7 +163,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         false,
         &[(
             "_release",
-            "arrival = nextval('gen_durable.arrivals'), ",
+            "arrival_no = nextval('gen_durable.arrival_numbers'), ",
             "",
         )],
         "lane of a cancelled step",

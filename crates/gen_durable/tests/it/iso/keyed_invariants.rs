@@ -36,7 +36,7 @@ pub(super) const WITNESSES: &str = "
         loop
             -- Release the cancelled instances, as if their steps had ended.
             perform S._release(array(select i.id from S.instances i where i.status = 'cancelled' and i.locked_by is not null));
-            perform S.place(0, 1000);
+            perform S._place(0, 1000);
             for one in select i.id from S.instances i where i.status = 'awaiting_signal' loop
                 perform S.signal(one.id, null, null, null, 'a', '1');
             end loop;
@@ -65,7 +65,7 @@ pub(super) const WITNESSES: &str = "
 
 /// Violations that are checked after placement has run.
 const PLACED: &str = "
-    select 'still has a number for placement: ' || id from S.instances where arrival is not null
+    select 'still has a number for placement: ' || id from S.instances where arrival_no is not null
     union all
     select 'is queued and has no lane position: ' || id from S.instances where status = 'queued' and not in_lane
     union all
@@ -136,7 +136,7 @@ const DRAINED: &str = "
     where i.settled_at is null and i.status <> 'stuck' and not exists (
         select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status in ('failed', 'stuck'))
     union all
-    select 'still has a number for placement after the drain: ' || id from S.instances where arrival is not null";
+    select 'still has a number for placement after the drain: ' || id from S.instances where arrival_no is not null";
 
 async fn ask(driver: &Driver, text: &str) -> Vec<String> {
     let rows = driver
@@ -223,7 +223,7 @@ pub(super) async fn violations(
     }
     ask(
         driver,
-        "select S.place(0, 1000)::text from generate_series(1, 2)",
+        "select S._place(0, 1000)::text from generate_series(1, 2)",
     )
     .await;
     wrong.extend(ask(driver, &format!("{PLACED}{ALWAYS}")).await);

@@ -159,7 +159,7 @@ const INVARIANTS: &str = "
     select 'the log has a gap or a repeat: ' || array_agg(position order by position)::text from S.events
     having count(*) <> coalesce(max(position), 0) or count(*) <> count(distinct position)
     union all
-    select 'has no log position: ' || arrival from S.events where position is null
+    select 'has no log position: ' || arrival_no from S.events where position is null
     union all
     select 'the read model has ' || coalesce(seen, '{}')::text || ' of ' || coalesce(logged, '{}')::text
     from (select array_agg(position order by n) seen from S.iso_model

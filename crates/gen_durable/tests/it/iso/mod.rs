@@ -153,7 +153,7 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
         "true",
     )
     .await;
-    let first = "select setval('S.arrivals', 1000), setval(pg_get_serial_sequence('S.instances', 'id'), 1000),
+    let first = "select setval('S.arrival_numbers', 1000), setval(pg_get_serial_sequence('S.instances', 'id'), 1000),
                  setval(pg_get_serial_sequence('S.signals', 'id'), 1000)";
     client.batch_execute(&render(first, &schema)).await.unwrap();
     (schema, number, client)

@@ -151,7 +151,7 @@ async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
     client.batch_execute(&conclude(&two)).await.unwrap();
     let arrivals_and_positions = rows(
         &lab,
-        "select arrival, position from S.events order by arrival",
+        "select arrival_no, position from S.events order by arrival_no",
     )
     .await;
     assert_eq!(arrivals_and_positions, [["1", "2"], ["2", "1"], ["3", "3"]]);
@@ -200,12 +200,12 @@ async fn log_positions_have_no_gap_however_events_were_recorded() {
         (7, Some("of mine".into()))
     );
     // Records an event by SQL, as a caller in any language does.
-    let arrival = rows(
+    let arrival_no = rows(
         &lab,
         "select S.record('t', 'paid', '{\"cents\": 8}', 1, '{\"by\": \"psql\"}')",
     )
     .await;
-    assert_ne!(arrival[0][0], "null");
+    assert_ne!(arrival_no[0][0], "null");
     assert_eq!(lab.events().place("t").await.unwrap(), 1);
     assert_eq!(lab.events().height("t").await.unwrap(), 8);
 }

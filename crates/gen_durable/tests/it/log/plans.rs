@@ -46,7 +46,7 @@ const HOT: [(&str, &str, u64); 5] = [
     ),
     (
         "discover",
-        "select * from S.discover(pg_current_snapshot(), (select max(arrival) - 10 from S.events), 1000)",
+        "select * from S.discover(pg_current_snapshot(), (select max(arrival_no) - 10 from S.events), 1000)",
         150,
     ),
     (

@@ -23,7 +23,7 @@ async fn tick(lab: &Lab<RunLog>) -> Timestamp {
 async fn run_placement(lab: &Lab<RunLog>) {
     sql()
         .await
-        .query(&statement(lab, "select gen_durable.place(0, 1000)"), &[])
+        .query(&statement(lab, "select gen_durable._place(0, 1000)"), &[])
         .await
         .unwrap();
 }
@@ -64,13 +64,13 @@ async fn a_new_instance_waits_for_placement_in_its_lane_or_for_its_partition() {
     let both = lab.row_of(both).await;
     let same = |row: &Instance| {
         with(&plain, |plain| {
-            (plain.id, plain.state, plain.arrival) = (row.id, row.state.clone(), row.arrival)
+            (plain.id, plain.state, plain.arrival_no) = (row.id, row.state.clone(), row.arrival_no)
         })
     };
-    assert_eq!(plain.arrival, None);
+    assert_eq!(plain.arrival_no, None);
     assert!(
-        lane.arrival < key.arrival && key.arrival < both.arrival,
-        "in the order of arrival"
+        lane.arrival_no < key.arrival_no && key.arrival_no < both.arrival_no,
+        "in the order of arrival_no"
     );
     let expected = with(&same(&lane), |row| {
         (row.status, row.lane_key, row.lane_blocks) =
@@ -100,13 +100,13 @@ async fn placement_assigns_positions_in_arrival_order_and_makes_the_head_runnabl
     run_placement(&lab).await;
     let (head, behind) = rows(&lab, ids).await;
     let expected = with(&first, |row| {
-        (row.status, row.in_lane, row.lane_position, row.arrival) =
+        (row.status, row.in_lane, row.lane_position, row.arrival_no) =
             (Status::Runnable, true, head.lane_position, None);
         (row.claim_epoch, row.eligible_at, row.updated_at) = (1, now, now);
     });
     assert_eq!(head, expected);
     let expected = with(&second, |row| {
-        (row.in_lane, row.lane_position, row.arrival) =
+        (row.in_lane, row.lane_position, row.arrival_no) =
             (true, head.lane_position.map(|position| position + 1), None);
     });
     assert_eq!(behind, expected, "it only has a lane position");
@@ -122,7 +122,7 @@ async fn an_autocommit_enqueue_is_placed_at_once_behind_earlier_arrivals() {
         .unwrap();
     let head = lab.row_of(arrived).await;
     assert_eq!(
-        (head.status, head.in_lane, head.arrival),
+        (head.status, head.in_lane, head.arrival_no),
         (Status::Runnable, true, None),
         "it arrived before"
     );
@@ -132,16 +132,16 @@ async fn an_autocommit_enqueue_is_placed_at_once_behind_earlier_arrivals() {
         lab.row_of(made[2].id).await,
     );
     assert_eq!(
-        (behind.status, behind.in_lane, behind.arrival),
+        (behind.status, behind.in_lane, behind.arrival_no),
         (Status::Queued, true, None)
     );
     assert_eq!(
-        (own.status, own.in_lane, own.arrival),
+        (own.status, own.in_lane, own.arrival_no),
         (Status::Runnable, true, None),
         "its lane was empty"
     );
     assert_eq!(
-        (last.status, last.in_lane, last.arrival),
+        (last.status, last.in_lane, last.arrival_no),
         (Status::Queued, true, None)
     );
     assert!(head.lane_position < behind.lane_position && behind.lane_position < last.lane_position);
@@ -218,9 +218,9 @@ async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
     lab.operate().lane_skip("server:a").await.unwrap();
     let skipped = lab.row_of(head).await;
     let expected = with(&before, |row| {
-        (row.in_lane, row.arrival, row.updated_at) = (false, skipped.arrival, now);
+        (row.in_lane, row.arrival_no, row.updated_at) = (false, skipped.arrival_no, now);
     });
-    assert!(skipped.arrival.is_some());
+    assert!(skipped.arrival_no.is_some());
     assert_eq!(skipped, expected);
 
     lab.operate().retry(head.raw(), None).await.unwrap();
@@ -232,12 +232,12 @@ async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
         .unwrap();
     let discarded = lab.row_of(head).await;
     let expected = with(&before, |row| {
-        (row.status, row.in_lane, row.arrival) = (Status::Cancelled, false, discarded.arrival);
+        (row.status, row.in_lane, row.arrival_no) = (Status::Cancelled, false, discarded.arrival_no);
         row.last_error = Some("enough; it had failed: it cannot be".into());
         row.claim_epoch += 1;
         (row.settled_at, row.updated_at) = (Some(now), now);
     });
-    assert!(discarded.arrival.is_some());
+    assert!(discarded.arrival_no.is_some());
     assert_eq!(discarded, expected);
 }
 
@@ -252,10 +252,10 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     let now = tick(&lab).await;
     run_placement(&lab).await;
     let holder = with(&first, |row| {
-        (row.held_back, row.arrival) = (false, None);
+        (row.held_back, row.arrival_no) = (false, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });
-    let waits = with(&second, |row| row.arrival = None);
+    let waits = with(&second, |row| row.arrival_no = None);
     assert_eq!(rows(&lab, ids).await, (holder.clone(), waits.clone()));
     // The partition holder parks. The commit that parks it promotes the next instance.
     let now = tick(&lab).await;
@@ -277,10 +277,10 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     assert!(lab.signal(ids[0], super::Go).await.unwrap());
     let woken = lab.row_of(ids[0]).await;
     let expected = with(&parked, |row| {
-        (row.status, row.held_back, row.arrival) = (Status::Runnable, true, woken.arrival);
+        (row.status, row.held_back, row.arrival_no) = (Status::Runnable, true, woken.arrival_no);
         (row.eligible_at, row.updated_at) = (now, now);
     });
-    assert!(woken.arrival.is_some());
+    assert!(woken.arrival_no.is_some());
     assert_eq!(woken, expected);
 }
 
@@ -298,16 +298,16 @@ async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_that_promotes_i
     assert!(lab.cancel(ids[0], "enough").await.unwrap());
     let (cancelled, untouched) = rows(&lab, ids).await;
     let expected = with(&head, |row| {
-        (row.status, row.in_lane, row.arrival) = (Status::Cancelled, false, cancelled.arrival);
+        (row.status, row.in_lane, row.arrival_no) = (Status::Cancelled, false, cancelled.arrival_no);
         (row.last_error, row.awaits, row.settled_at) = (Some("enough".into()), None, Some(now));
         row.claim_epoch += 1;
         row.updated_at = now;
     });
-    assert!(cancelled.arrival.is_some());
+    assert!(cancelled.arrival_no.is_some());
     assert_eq!((cancelled.clone(), &untouched), (expected, &behind));
     let now = tick(&lab).await;
     run_placement(&lab).await;
-    let handled = with(&cancelled, |row| row.arrival = None);
+    let handled = with(&cancelled, |row| row.arrival_no = None);
     let released = with(&behind, |row| {
         (row.status, row.claim_epoch) = (Status::Runnable, 1);
         (row.eligible_at, row.updated_at) = (now, now);
@@ -325,7 +325,7 @@ async fn a_batch_keeps_its_lane_order_if_some_instances_have_a_partition_key() {
         ..in_lane("lane", n)
     };
     lab.enqueue(under("key", 0)).await.unwrap();
-    run(&lab, "select S.place(0, 1000)").await;
+    run(&lab, "select S._place(0, 1000)").await;
     lab.enqueue_all([keyed(1), in_lane("lane", 2), keyed(3), in_lane("lane", 4)])
         .await
         .unwrap();
@@ -370,7 +370,7 @@ async fn a_batch_of_more_than_ten_thousand_is_placed_by_picks() {
 async fn arrivals_behind_a_locked_partition_holder_all_run_if_one_keeps_its_arrival_number() {
     let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
-    run(&lab, "select S.place(0, 1000)").await;
+    run(&lab, "select S._place(0, 1000)").await;
     run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
     let mut tx = lab.pool().begin().await.unwrap();
     lab.enqueue(under("key", 3))
@@ -393,14 +393,14 @@ async fn arrivals_behind_a_locked_partition_holder_all_run_if_one_keeps_its_arri
     tx.commit().await.unwrap();
     place_while_locked(&lab, first).await;
     assert_eq!(
-        run(&lab, "select from S.instances where arrival is not null").await,
+        run(&lab, "select from S.instances where arrival_no is not null").await,
         1
     );
     assert_eq!(
         run(
             &lab,
             &format!(
-                "select from S.instances where arrival is not null and id = {}",
+                "select from S.instances where arrival_no is not null and id = {}",
                 urgent.raw()
             )
         )
@@ -417,7 +417,7 @@ async fn arrivals_behind_a_locked_partition_holder_all_run_if_one_keeps_its_arri
 async fn arrivals_run_after_the_instance_that_kept_its_arrival_number_was_cancelled() {
     let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
-    run(&lab, "select S.place(0, 1000)").await;
+    run(&lab, "select S._place(0, 1000)").await;
     run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
     let mut tx = lab.pool().begin().await.unwrap();
     let urgent = lab
@@ -456,7 +456,7 @@ async fn place_while_locked(lab: &Lab<RunLog>, id: Id<Walk>) {
         ))
         .await
         .unwrap();
-    run(lab, "select S.place(0, 1000)").await;
+    run(lab, "select S._place(0, 1000)").await;
     holder.batch_execute("commit").await.unwrap();
 }
 

@@ -217,7 +217,7 @@ async fn a_cancelled_instance_with_the_arrival_number_of_its_lane_promotes_its_s
     run(&lab, &format!("delete from S.instances where id = {head}")).await;
     run(
         &lab,
-        &format!("update S.instances set arrival = nextval('S.arrivals') where id = {follower}"),
+        &format!("update S.instances set arrival_no = nextval('S.arrival_numbers') where id = {follower}"),
     )
     .await;
     assert!(lab.cancel(follower, "enough").await.unwrap());

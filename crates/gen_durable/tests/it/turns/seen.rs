@@ -104,7 +104,7 @@ async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
     let explained = lab.inspect().explain(late.raw()).await.unwrap().unwrap();
     assert_eq!(
         explained.blockers[0],
-        Blocker::NotPlaced { live_workers: 0 }
+        Blocker::AwaitingPlacement { live_workers: 0 }
     );
     let Blocker::Queued {
         lane,
@@ -266,7 +266,7 @@ async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_lis
     )
     .await;
     let explained = lab.inspect().explain(waits.raw()).await.unwrap().unwrap();
-    assert_eq!(first(&explained), &Blocker::NotPlaced { live_workers: 0 });
+    assert_eq!(first(&explained), &Blocker::AwaitingPlacement { live_workers: 0 });
     let keys = lab
         .inspect()
         .partitions(KeyFilter::default())
@@ -356,7 +356,7 @@ async fn instances_show_their_lane_and_partition_key_and_can_be_filtered_by_them
         ),
         (false, None, false, false)
     );
-    assert!(row.arrival.is_some());
+    assert!(row.arrival_no.is_some());
     lab.drain().await;
     let (first, second) = (lab.row_of(head).await, lab.row_of(behind).await);
     assert!(first.is_lane_head() && first.lane_blocks && !first.blocks_its_lane());
