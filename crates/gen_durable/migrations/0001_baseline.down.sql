@@ -49,7 +49,7 @@ drop function gen_durable._apply_effects;
 drop function gen_durable._consume_signals;
 drop function gen_durable._notify_parents;
 drop function gen_durable._write_keyed_step_results;
-drop function gen_durable.hand_over;
+drop function gen_durable._promote_successors;
 drop function gen_durable._release_successors;
 drop function gen_durable._late_successors;
 drop function gen_durable._run_lanes;

@@ -24,7 +24,7 @@ create domain gen_durable.tenant_name as text
 create domain gen_durable.key_name as text
     constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
 
--- A row that `pick`, `hand_over` and `_write_keyed_step_results` return: an instance that the worker may run
+-- A row that `pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
 -- now. A row without an id, or without a step, carries information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
@@ -50,7 +50,7 @@ create type gen_durable.claimed as (
     inbox       text,
     children    text,
     parent_id   bigint,
-    freed_by    bigint,      -- the instance that this one succeeds
+    predecessor_id    bigint,      -- the instance that this one succeeds
     marks       bigint[],    -- `_write_keyed_step_results`, in the row without an id: the written results
     failures    int,
     token       bigint,      -- the fencing token of this claim
@@ -388,7 +388,7 @@ create index lanes_worker on gen_durable.lanes (worker_id, tenant, key)
 
 -- schema/tables/turns.sql
 -- Partition cursors: no instance that waits for this partition is below (priority, at, id), so
--- scans begin there. Without a row they begin at the first. `hand_over` raises a cursor after one
+-- scans begin there. Without a row they begin at the first. `_promote_successors` raises a cursor after one
 -- ended step in twenty, and `deal` lowers it for an instance that arrives below it. Both hold the
 -- row of the partition holder. The holder itself is never below the cursor: it waited when the
 -- cursor was raised last, and waits behind all others again when it ends a step.
@@ -727,7 +727,7 @@ end $$;
 -- Returns whether a worker that knows these steps can run an instance at this step. Entries are
 -- 'machine/version/step'; an entry 'machine/version' stands for every step: the worker upgrades
 -- rows of that version, and its `upgrade` decides about their steps.
---   called by: pick, _pick_suspect, _set_aside_refused, hand_over, _claim_partition_successors,
+--   called by: pick, _pick_suspect, _set_aside_refused, _promote_successors, _claim_partition_successors,
 --   store::queue::retry_stuck, store::inspect, store::explain
 --   index: none      locks: nothing
 -- STABLE and without SET, so that the planner inlines it: a call per row would cost more than the
@@ -1864,7 +1864,7 @@ end $$;
 
 -- schema/functions/_clear_lane_workers.sql
 -- Clears the worker of the lanes that these instances have left: no worker runs the successor.
---   called by: _cancel_live, _release, hand_over, _late_successors, _write_step_results_with_effects, store::lane::{skip,
+--   called by: _cancel_live, _release, _promote_successors, _late_successors, _write_step_results_with_effects, store::lane::{skip,
 --   discard}
 --   index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key); the caller waits for no instance after that
@@ -2186,7 +2186,7 @@ end $$;
 -- Returns true for about one in p_n numbers, always the same ones. Work that is worth doing now and
 -- then is bound to a number of the row instead of to random(): a commit that is run again does the
 -- same. The hash prevents a resonance between p_n and the pattern in which an application enqueues.
---   called by: hand_over, _partition_successors      index: none      locks: nothing
+--   called by: _promote_successors, _partition_successors      index: none      locks: nothing
 -- IMMUTABLE and without SET, so that the planner inlines it.
 create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
     language sql immutable parallel safe
@@ -2197,7 +2197,7 @@ create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
 -- ended instance of each, and the queue in which a worker may run the successor at once (null: it
 -- may not). An instance that has not settled waits for its own partition again, and may succeed
 -- itself.
---   called by: hand_over      index: instances_pkey, turns_pkey; as next_turn
+--   called by: _promote_successors      index: instances_pkey, turns_pkey; as next_turn
 --   locks: rows of `turns`, of partitions that this transaction has written the holder of
 -- Its callers pin the plans.
 create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])
@@ -2250,7 +2250,7 @@ end $$;
 -- schema/functions/_claim_partition_successors.sql
 -- Claims the successors under partition keys that a worker may run at once, and returns them. The
 -- others are left for `_release_successors`.
---   called by: hand_over      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
 --   locks: the successors
 -- Its callers pin the plans.
 create function gen_durable._claim_partition_successors(
@@ -2282,7 +2282,7 @@ end $$;
 -- schema/functions/_run_lane_successors.sql
 -- Returns the successors in lanes that a worker runs at once, without a claim of their own. A
 -- successor that has left its lane or its status meanwhile is missing from the result.
---   called by: hand_over      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
 --   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction wait for one another
 -- Its callers pin the plans.
 create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed
@@ -2309,7 +2309,7 @@ end $$;
 -- schema/functions/_raise_lane_floors.sql
 -- Raises the floors of the lanes that these instances have left to their positions: the next scan
 -- of such a lane begins there, and does not read dead index entries of the instances before.
---   called by: hand_over      index: instances_pkey, lanes_pkey
+--   called by: _promote_successors      index: instances_pkey, lanes_pkey
 --   locks: the lanes, skipping locked ones: another settled instance raises their floor
 -- Its callers pin the plans.
 create function gen_durable._raise_lane_floors(p_ids bigint[]) returns void
@@ -2330,7 +2330,7 @@ end $$;
 
 -- schema/functions/_run_lanes.sql
 -- Makes p_worker the worker that runs the lanes of these instances, one instance after the other.
---   called by: hand_over      index: instances_pkey, lanes_pkey
+--   called by: _promote_successors      index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._run_lanes(p_ids bigint[], p_worker uuid) returns void
@@ -2352,7 +2352,7 @@ end $$;
 -- schema/functions/_late_successors.sql
 -- Locks lanes in which no instance followed, and reads them again: `_place` may have put an instance
 -- there meanwhile. Returns the successors that were found, and the settled instance of each.
---   called by: hand_over      index: instances_pkey, lanes_pkey, instances_lane
+--   called by: _promote_successors      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._late_successors(p_emptied bigint[], out ids bigint[], out freed bigint[])
@@ -2384,7 +2384,7 @@ end $$;
 -- ended instances for which the successor is locked and was skipped: no other instance overtakes
 -- it, so the caller draws an arrival number for the lane or partition key, and `_place` reads it
 -- again.
---   called by: hand_over      index: instances_pkey
+--   called by: _promote_successors      index: instances_pkey
 --   locks: the successors by id, skipping locked ones
 -- Its callers pin the plans.
 create function gen_durable._release_successors(p_ids bigint[], p_freed bigint[], p_worker uuid) returns bigint[]
@@ -2416,7 +2416,7 @@ begin
     return '{}';
 end $$;
 
--- schema/functions/hand_over.sql
+-- schema/functions/_promote_successors.sql
 -- Promotes the successors of instances that this transaction has just settled in a lane, or that
 -- have ended a step under a partition key. The instances in p_taking may be succeeded at once by an
 -- instance that p_worker runs; those in p_begins are in a lane that p_worker does not run yet.
@@ -2429,7 +2429,7 @@ end $$;
 -- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
 -- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
 -- first successor.
-create function gen_durable.hand_over(
+create function gen_durable._promote_successors(
     p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
@@ -2439,15 +2439,15 @@ declare
     emptied bigint[];
     raising bigint[];
     follows bigint[];
-    follows_freed bigint[];
+    successor_predecessors bigint[];
     others bigint[];
-    others_freed bigint[];
+    other_predecessors bigint[];
     has_partitions boolean;
     turns bigint[];
-    turns_freed bigint[];
+    partition_predecessors bigint[];
     turns_queues text[];
     late bigint[];
-    late_freed bigint[];
+    late_predecessors bigint[];
     passed_over bigint[];
     claimed bigint := 0;
 begin
@@ -2461,7 +2461,7 @@ begin
         array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
         array_agg(i.id) filter (where n.status = 'queued' and not n.follows),
         bool_or(i.partition_key is not null and i.status <> 'executing')
-    into emptied, raising, follows, follows_freed, others, others_freed, has_partitions
+    into emptied, raising, follows, successor_predecessors, others, other_predecessors, has_partitions
     from gen_durable.instances i
     cross join lateral (select i.lane_position is not null and not i.in_lane
                                and i.status in ('done', 'failed', 'cancelled') as is_free) lane
@@ -2482,25 +2482,25 @@ begin
     where i.id = any (p_ids);
 
     if has_partitions then
-        select s.ids, s.freed, s.queues into turns, turns_freed, turns_queues from gen_durable._partition_successors(p_ids) s;
+        select s.ids, s.freed, s.queues into turns, partition_predecessors, turns_queues from gen_durable._partition_successors(p_ids) s;
     end if;
     if follows is not null then
-        return query select * from gen_durable._run_lane_successors(follows, follows_freed);
+        return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
         get diagnostics claimed = row_count;
         if claimed < cardinality(follows) then
             -- A successor was cancelled meanwhile: another instance is next in that lane.
             passed_over := array(
-                select n.freed from unnest(follows, follows_freed) as n(id, freed)
+                select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
                 where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.held_back)));
         end if;
     end if;
     if turns is not null and cardinality(p_taking) > 0 then
         return query select * from gen_durable._claim_partition_successors(
-            turns, turns_freed, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
+            turns, partition_predecessors, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
         get diagnostics claimed = row_count;
         if claimed = cardinality(turns) then
             turns := null;
-            turns_freed := null;
+            partition_predecessors := null;
         end if;
     end if;
 
@@ -2509,15 +2509,15 @@ begin
         perform gen_durable._raise_lane_floors(raising);
     end if;
     if follows is not null and cardinality(p_begins) > 0 then
-        perform gen_durable._run_lanes(array(select f from unnest(follows_freed) as f where f = any (p_begins)), p_worker);
+        perform gen_durable._run_lanes(array(select f from unnest(successor_predecessors) as f where f = any (p_begins)), p_worker);
     end if;
     if emptied is not null then
-        select s.ids, s.freed into late, late_freed from gen_durable._late_successors(emptied) s;
+        select s.ids, s.freed into late, late_predecessors from gen_durable._late_successors(emptied) s;
     end if;
     others := others || late || turns;
-    others_freed := others_freed || late_freed || turns_freed;
+    other_predecessors := other_predecessors || late_predecessors || partition_predecessors;
     if others is not null then
-        passed_over := passed_over || gen_durable._release_successors(others, others_freed, p_worker);
+        passed_over := passed_over || gen_durable._release_successors(others, other_predecessors, p_worker);
     end if;
     if cardinality(passed_over) > 0 then
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (passed_over);
@@ -2528,8 +2528,8 @@ end $$;
 -- schema/functions/write_keyed_step_results.sql
 -- Writes step results of instances that are in a lane or have a partition key, and promotes their
 -- successors.
---   called by: store::step_results      index: instances_pkey; as hand_over
---   locks: as _write_step_results, then as hand_over
+--   called by: store::step_results      index: instances_pkey; as _promote_successors
+--   locks: as _write_step_results, then as _promote_successors
 -- The first row names in `marks` the results that were written. Then one row for each instance that
 -- runs ahead and has an inbox or children, and the successors that the worker runs at once.
 create function gen_durable._write_keyed_step_results(
@@ -2567,7 +2567,7 @@ begin
             return next info;
         end loop;
     end if;
-    return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
+    return query select h.* from gen_durable._promote_successors(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
 end $$;
 
 -- schema/functions/_notify_parents.sql
@@ -2796,7 +2796,7 @@ begin
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and looks_anew then
-        perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
+        perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
         -- Instances that arrived meanwhile are not visible at this isolation level: the next
         -- placement promotes the successors.

@@ -15,7 +15,7 @@ create domain gen_durable.tenant_name as text
 create domain gen_durable.key_name as text
     constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
 
--- A row that `pick`, `hand_over` and `_write_keyed_step_results` return: an instance that the worker may run
+-- A row that `pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
 -- now. A row without an id, or without a step, carries information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
@@ -41,7 +41,7 @@ create type gen_durable.claimed as (
     inbox       text,
     children    text,
     parent_id   bigint,
-    freed_by    bigint,      -- the instance that this one succeeds
+    predecessor_id    bigint,      -- the instance that this one succeeds
     marks       bigint[],    -- `_write_keyed_step_results`, in the row without an id: the written results
     failures    int,
     token       bigint,      -- the fencing token of this claim

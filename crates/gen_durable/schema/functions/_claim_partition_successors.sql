@@ -1,6 +1,6 @@
 -- Claims the successors under partition keys that a worker may run at once, and returns them. The
 -- others are left for `_release_successors`.
---   called by: hand_over      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
 --   locks: the successors
 -- Its callers pin the plans.
 create function gen_durable._claim_partition_successors(

@@ -1,6 +1,6 @@
 -- Locks lanes in which no instance followed, and reads them again: `_place` may have put an instance
 -- there meanwhile. Returns the successors that were found, and the settled instance of each.
---   called by: hand_over      index: instances_pkey, lanes_pkey, instances_lane
+--   called by: _promote_successors      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._late_successors(p_emptied bigint[], out ids bigint[], out freed bigint[])

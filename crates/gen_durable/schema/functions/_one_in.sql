@@ -1,7 +1,7 @@
 -- Returns true for about one in p_n numbers, always the same ones. Work that is worth doing now and
 -- then is bound to a number of the row instead of to random(): a commit that is run again does the
 -- same. The hash prevents a resonance between p_n and the pattern in which an application enqueues.
---   called by: hand_over, _partition_successors      index: none      locks: nothing
+--   called by: _promote_successors, _partition_successors      index: none      locks: nothing
 -- IMMUTABLE and without SET, so that the planner inlines it.
 create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
     language sql immutable parallel safe

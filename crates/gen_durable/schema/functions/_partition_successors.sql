@@ -2,7 +2,7 @@
 -- ended instance of each, and the queue in which a worker may run the successor at once (null: it
 -- may not). An instance that has not settled waits for its own partition again, and may succeed
 -- itself.
---   called by: hand_over      index: instances_pkey, turns_pkey; as next_turn
+--   called by: _promote_successors      index: instances_pkey, turns_pkey; as next_turn
 --   locks: rows of `turns`, of partitions that this transaction has written the holder of
 -- Its callers pin the plans.
 create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])

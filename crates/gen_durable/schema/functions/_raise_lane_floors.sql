@@ -1,6 +1,6 @@
 -- Raises the floors of the lanes that these instances have left to their positions: the next scan
 -- of such a lane begins there, and does not read dead index entries of the instances before.
---   called by: hand_over      index: instances_pkey, lanes_pkey
+--   called by: _promote_successors      index: instances_pkey, lanes_pkey
 --   locks: the lanes, skipping locked ones: another settled instance raises their floor
 -- Its callers pin the plans.
 create function gen_durable._raise_lane_floors(p_ids bigint[]) returns void

@@ -2,7 +2,7 @@
 -- ended instances for which the successor is locked and was skipped: no other instance overtakes
 -- it, so the caller draws an arrival number for the lane or partition key, and `_place` reads it
 -- again.
---   called by: hand_over      index: instances_pkey
+--   called by: _promote_successors      index: instances_pkey
 --   locks: the successors by id, skipping locked ones
 -- Its callers pin the plans.
 create function gen_durable._release_successors(p_ids bigint[], p_freed bigint[], p_worker uuid) returns bigint[]

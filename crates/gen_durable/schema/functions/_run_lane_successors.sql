@@ -1,6 +1,6 @@
 -- Returns the successors in lanes that a worker runs at once, without a claim of their own. A
 -- successor that has left its lane or its status meanwhile is missing from the result.
---   called by: hand_over      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
 --   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction wait for one another
 -- Its callers pin the plans.
 create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed

@@ -1,5 +1,5 @@
 -- Makes p_worker the worker that runs the lanes of these instances, one instance after the other.
---   called by: hand_over      index: instances_pkey, lanes_pkey
+--   called by: _promote_successors      index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._run_lanes(p_ids bigint[], p_worker uuid) returns void

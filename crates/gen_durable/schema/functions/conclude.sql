@@ -58,7 +58,7 @@ begin
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and looks_anew then
-        perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
+        perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
         -- Instances that arrived meanwhile are not visible at this isolation level: the next
         -- placement promotes the successors.

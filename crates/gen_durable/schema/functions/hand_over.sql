@@ -10,7 +10,7 @@
 -- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
 -- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
 -- first successor.
-create function gen_durable.hand_over(
+create function gen_durable._promote_successors(
     p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
@@ -20,15 +20,15 @@ declare
     emptied bigint[];
     raising bigint[];
     follows bigint[];
-    follows_freed bigint[];
+    successor_predecessors bigint[];
     others bigint[];
-    others_freed bigint[];
+    other_predecessors bigint[];
     has_partitions boolean;
     turns bigint[];
-    turns_freed bigint[];
+    partition_predecessors bigint[];
     turns_queues text[];
     late bigint[];
-    late_freed bigint[];
+    late_predecessors bigint[];
     passed_over bigint[];
     claimed bigint := 0;
 begin
@@ -42,7 +42,7 @@ begin
         array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
         array_agg(i.id) filter (where n.status = 'queued' and not n.follows),
         bool_or(i.partition_key is not null and i.status <> 'executing')
-    into emptied, raising, follows, follows_freed, others, others_freed, has_partitions
+    into emptied, raising, follows, successor_predecessors, others, other_predecessors, has_partitions
     from gen_durable.instances i
     cross join lateral (select i.lane_position is not null and not i.in_lane
                                and i.status in ('done', 'failed', 'cancelled') as is_free) lane
@@ -63,25 +63,25 @@ begin
     where i.id = any (p_ids);
 
     if has_partitions then
-        select s.ids, s.freed, s.queues into turns, turns_freed, turns_queues from gen_durable._partition_successors(p_ids) s;
+        select s.ids, s.freed, s.queues into turns, partition_predecessors, turns_queues from gen_durable._partition_successors(p_ids) s;
     end if;
     if follows is not null then
-        return query select * from gen_durable._run_lane_successors(follows, follows_freed);
+        return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
         get diagnostics claimed = row_count;
         if claimed < cardinality(follows) then
             -- A successor was cancelled meanwhile: another instance is next in that lane.
             passed_over := array(
-                select n.freed from unnest(follows, follows_freed) as n(id, freed)
+                select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
                 where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.held_back)));
         end if;
     end if;
     if turns is not null and cardinality(p_taking) > 0 then
         return query select * from gen_durable._claim_partition_successors(
-            turns, turns_freed, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
+            turns, partition_predecessors, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
         get diagnostics claimed = row_count;
         if claimed = cardinality(turns) then
             turns := null;
-            turns_freed := null;
+            partition_predecessors := null;
         end if;
     end if;
 
@@ -90,15 +90,15 @@ begin
         perform gen_durable._raise_lane_floors(raising);
     end if;
     if follows is not null and cardinality(p_begins) > 0 then
-        perform gen_durable._run_lanes(array(select f from unnest(follows_freed) as f where f = any (p_begins)), p_worker);
+        perform gen_durable._run_lanes(array(select f from unnest(successor_predecessors) as f where f = any (p_begins)), p_worker);
     end if;
     if emptied is not null then
-        select s.ids, s.freed into late, late_freed from gen_durable._late_successors(emptied) s;
+        select s.ids, s.freed into late, late_predecessors from gen_durable._late_successors(emptied) s;
     end if;
     others := others || late || turns;
-    others_freed := others_freed || late_freed || turns_freed;
+    other_predecessors := other_predecessors || late_predecessors || partition_predecessors;
     if others is not null then
-        passed_over := passed_over || gen_durable._release_successors(others, others_freed, p_worker);
+        passed_over := passed_over || gen_durable._release_successors(others, other_predecessors, p_worker);
     end if;
     if cardinality(passed_over) > 0 then
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (passed_over);

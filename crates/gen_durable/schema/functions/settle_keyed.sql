@@ -1,7 +1,7 @@
 -- Writes step results of instances that are in a lane or have a partition key, and promotes their
 -- successors.
---   called by: store::step_results      index: instances_pkey; as hand_over
---   locks: as _write_step_results, then as hand_over
+--   called by: store::step_results      index: instances_pkey; as _promote_successors
+--   locks: as _write_step_results, then as _promote_successors
 -- The first row names in `marks` the results that were written. Then one row for each instance that
 -- runs ahead and has an inbox or children, and the successors that the worker runs at once.
 create function gen_durable._write_keyed_step_results(
@@ -39,5 +39,5 @@ begin
             return next info;
         end loop;
     end if;
-    return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
+    return query select h.* from gen_durable._promote_successors(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
 end $$;

@@ -1,5 +1,5 @@
 -- Clears the worker of the lanes that these instances have left: no worker runs the successor.
---   called by: _cancel_live, _release, hand_over, _late_successors, _write_step_results_with_effects, store::lane::{skip,
+--   called by: _cancel_live, _release, _promote_successors, _late_successors, _write_step_results_with_effects, store::lane::{skip,
 --   discard}
 --   index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key); the caller waits for no instance after that

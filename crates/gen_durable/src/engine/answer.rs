@@ -37,12 +37,12 @@ pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], handed:
         .iter()
         .map(|ended| (ended.ending.claim.id, ended))
         .collect();
-    for (freed_by, row) in handed {
+    for (predecessor_id, row) in handed {
         let Some(index) = core.queue_named(&row.queue) else {
             continue;
         };
         let mut run = Run::new(row);
-        if let Some(ended) = before.get(&freed_by) {
+        if let Some(ended) = before.get(&predecessor_id) {
             (run.steps, run.since) = (ended.run.steps + 1, ended.run.since);
         }
         if let Some(runs) = follows.get_mut(index) {

@@ -433,7 +433,7 @@ fn apply_written(
     let followed: HashSet<i64> = written
         .handed
         .iter()
-        .map(|(freed_by, _)| *freed_by)
+        .map(|(predecessor_id, _)| *predecessor_id)
         .collect();
     start_successors(core, &known, written.handed);
     // If every result has a successor, no worker became free and nothing is new for the picker.

@@ -592,10 +592,10 @@ fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
                 };
                 written.found.insert(column(row, 0)?, found);
             }
-            Some(freed_by) => {
+            Some(predecessor_id) => {
                 let unclaimed = column(row, 27)?;
                 written.handed.push((
-                    freed_by,
+                    predecessor_id,
                     Claimed {
                         unclaimed,
                         ..claimed(row, now)?

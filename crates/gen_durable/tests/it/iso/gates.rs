@@ -37,7 +37,7 @@ const GATED: [&str; 29] = [
     "pause_schedule",
     "place",
     "deal",
-    "hand_over",
+    "_promote_successors",
     "_write_keyed_step_results",
     "_clear_lane_workers",
     "repair",

@@ -95,7 +95,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the number that a promotion draws when the successor can no longer be claimed",
         false,
         &[(
-            "hand_over",
+            "_promote_successors",
             "if claimed < cardinality(follows) then",
             "if false then",
         )],
@@ -114,7 +114,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "clearing the lane worker when the successor can no longer be claimed",
         false,
-        &[("hand_over", "perform gen_durable._clear_lane_workers(passed_over);", "")],
+        &[("_promote_successors", "perform gen_durable._clear_lane_workers(passed_over);", "")],
         "lane of three",
         &["10 done and runs next", "cancel 11"],
         "no worker runs its head",
