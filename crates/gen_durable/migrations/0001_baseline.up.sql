@@ -145,7 +145,7 @@ create table gen_durable.instances (
     -- while its step ran.
     crash_count      smallint not null default 0,
     -- Runnable, and another instance holds its partition key.
-    held_back        boolean not null default false,
+    partition_waiting        boolean not null default false,
     -- Has a lane position: it waits in its lane, or has the lane.
     in_lane          boolean not null default false,
     -- If it fails for good, it keeps its position and blocks its lane.
@@ -193,8 +193,8 @@ create table gen_durable.instances (
         attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= step_entry_seq and children_pending >= 0),
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
-    constraint instances_held_back_is_runnable check (
-        not held_back or (status = 'runnable' and partition_key is not null))
+    constraint instances_partition_waiting_is_runnable check (
+        not partition_waiting or (status = 'runnable' and partition_key is not null))
 ) with (
     -- Free space for the next version of a row on its page: a run-ahead commit writes no index.
     fillfactor = 80,
@@ -208,10 +208,10 @@ create table gen_durable.instances (
 
 -- Pickers read a range (queue, priority) by due time. Suspects are in the next index.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
-    where status = 'runnable' and crash_count < 2 and not held_back;
+    where status = 'runnable' and crash_count < 2 and not partition_waiting;
 -- Suspects: instances with two crashes during their steps. A process runs one at a time.
 create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
-    where status = 'runnable' and crash_count >= 2 and not held_back;
+    where status = 'runnable' and crash_count >= 2 and not partition_waiting;
 -- The reaper reads the instances that a worker executes, and the cancelled ones until the worker
 -- reports that their step has ended.
 create index instances_held on gen_durable.instances (locked_by)
@@ -231,11 +231,11 @@ create index instances_blocked on gen_durable.instances (tenant, lane_key)
     where in_lane and status = 'failed';
 -- The holder of a partition key. The unique index guarantees at most one, whatever the code does. A
 -- cancelled instance stays the holder while its step still runs.
-create unique index instances_turn on gen_durable.instances (tenant, partition_key)
-    where partition_key is not null and not held_back and (status in ('runnable', 'executing') or locked_by is not null);
+create unique index instances_partition_holder on gen_durable.instances (tenant, partition_key)
+    where partition_key is not null and not partition_waiting and (status in ('runnable', 'executing') or locked_by is not null);
 -- The instances that wait for a partition, in the order in which they are picked.
-create index instances_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
-    where held_back;
+create index instances_partition_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
+    where partition_waiting;
 -- Instances that have drawn an arrival number: their lane or partition key has to be read by
 -- `_place`.
 create index instances_arrival_no on gen_durable.instances (arrival_no)
@@ -386,13 +386,13 @@ create table gen_durable.lanes (
 create index lanes_worker on gen_durable.lanes (worker_id, tenant, key)
     where worker_id is not null;
 
--- schema/tables/turns.sql
+-- schema/tables/lane_positions.sql
 -- Partition cursors: no instance that waits for this partition is below (priority, at, id), so
 -- scans begin there. Without a row they begin at the first. `_promote_successors` raises a cursor after one
--- ended step in twenty, and `deal` lowers it for an instance that arrives below it. Both hold the
+-- ended step in twenty, and `_assign_partition` lowers it for an instance that arrives below it. Both hold the
 -- row of the partition holder. The holder itself is never below the cursor: it waited when the
 -- cursor was raised last, and waits behind all others again when it ends a step.
-create table gen_durable.turns (
+create table gen_durable.partition_cursors (
     tenant   text not null,
     key      text not null,
     priority smallint not null,
@@ -1115,7 +1115,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, held_back, arrival_no)
+                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
@@ -1202,7 +1202,7 @@ begin
     with made as (
         insert into gen_durable.instances as i
             (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-             partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival_no)
+             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no)
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
@@ -1246,12 +1246,12 @@ as $$
             'delay', extract(epoch from delay), 'at', at, 'key', key, 'scope', scope, 'traceparent', traceparent)))) e
 $$;
 
--- schema/functions/next_turn.sql
+-- schema/functions/_next_in_partition.sql
 -- Returns the instance that is next under a partition key: the first waiting one that is due, in
 -- the order of the picker; if none is due, the one that will be due first.
---   called by: deal, _partition_successors, _repair_partitions
---   index: turns_pkey; instances_waiting, one probe per priority      locks: nothing
-create function gen_durable.next_turn(p_tenant text, p_key text) returns bigint
+--   called by: _assign_partition, _partition_successors, _repair_partitions
+--   index: partition_cursors_pkey; instances_partition_waiting, one probe per priority      locks: nothing
+create function gen_durable._next_in_partition(p_tenant text, p_key text) returns bigint
 language plpgsql stable
 as $$
 declare
@@ -1264,11 +1264,11 @@ declare
     floor_id bigint;
 begin
     select coalesce(min(t.priority), -32768), coalesce(min(t.at), '-infinity'), coalesce(min(t.id), 0)
-    into floor_priority, floor_at, floor_id from gen_durable.turns t where t.tenant = p_tenant and t.key = p_key;
+    into floor_priority, floor_at, floor_id from gen_durable.partition_cursors t where t.tenant = p_tenant and t.key = p_key;
     loop
         select i.id, i.priority, i.eligible_at into found_one
         from gen_durable.instances i
-        where i.tenant = p_tenant and i.partition_key = p_key and i.held_back and i.priority > above
+        where i.tenant = p_tenant and i.partition_key = p_key and i.partition_waiting and i.priority > above
           and (i.priority, i.eligible_at, i.id) >= (floor_priority, floor_at, floor_id)
         order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         limit 1;
@@ -1290,10 +1290,10 @@ end $$;
 -- have arrived since the last placement. Returns false if a needed row is locked: call it again
 -- later.
 --   called by: _choose_partition_holders
---   index: instances_turn, instances_waiting, turns_pkey, instances_pkey
+--   index: instances_partition_holder, instances_partition_waiting, partition_cursors_pkey, instances_pkey
 --   locks: the holder and the instance that becomes the holder, skipping locked ones. The caller
 --   holds the placement lock.
-create function gen_durable.deal(p_tenant text, p_key text, p_came bigint[]) returns boolean
+create function gen_durable._assign_partition(p_tenant text, p_key text, p_came bigint[]) returns boolean
 language plpgsql
 as $$
 declare
@@ -1303,14 +1303,14 @@ declare
 begin
     select i.id, i.status, i.eligible_at into holder
     from gen_durable.instances i
-    where i.tenant = p_tenant and i.partition_key = p_key and not i.held_back
+    where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
       and (i.status in ('runnable', 'executing') or i.locked_by is not null);
     if holder.id is not null then
         -- Under its lock: a commit that is about to free the partition does not see instances that
         -- arrived meanwhile, and this transaction does not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
-        where i.id = holder.id and not i.held_back and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+        where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
         for no key update skip locked;
         if holder.id is null then
             return false;
@@ -1324,7 +1324,7 @@ begin
         select i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         from gen_durable.instances i where i.id = any (p_came)
     )
-    update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
+    update gen_durable.partition_cursors t set priority = f.priority, at = f.eligible_at, id = f.id
     from (select c.priority, c.eligible_at, c.id from came c
           where c.tenant = p_tenant and c.partition_key = p_key
           order by c.priority, c.eligible_at, c.id limit 1) f
@@ -1335,12 +1335,12 @@ begin
             return true;
         end if;
     end if;
-    best := gen_durable.next_turn(p_tenant, p_key);
+    best := gen_durable._next_in_partition(p_tenant, p_key);
     if best is null then
         return true;
     end if;
     select i.eligible_at into best_at
-    from gen_durable.instances i where i.id = best and i.held_back
+    from gen_durable.instances i where i.id = best and i.partition_waiting
     for no key update skip locked;
     if best_at is null then
         return false;
@@ -1350,10 +1350,10 @@ begin
         if best_at >= holder.eligible_at then
             return true;
         end if;
-        update gen_durable.instances i set held_back = true where i.id = holder.id;
+        update gen_durable.instances i set partition_waiting = true where i.id = holder.id;
     end if;
     update gen_durable.instances i
-    set held_back = false, eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    set partition_waiting = false, eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = best;
     return true;
 end $$;
@@ -1428,7 +1428,7 @@ begin
     -- The new claim_epoch fences off an expired worker that ran the lane and may still run this
     -- head.
     update gen_durable.instances i
-    set status = 'runnable', claim_epoch = i.claim_epoch + 1, held_back = i.partition_key is not null,
+    set status = 'runnable', claim_epoch = i.claim_epoch + 1, partition_waiting = i.partition_key is not null,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = any (released);
     if cardinality(released) < cardinality(heads) then
@@ -1444,7 +1444,7 @@ end $$;
 -- Ensures that each partition of these instances has a holder. Returns one instance for each
 -- partition that is locked: the first that waits. It keeps an arrival number and stands for all
 -- that arrived with it, since the next placement lowers the partition cursor to it.
---   called by: _place      index: instances_pkey; as deal      locks: as deal, in (tenant, key)
+--   called by: _place      index: instances_pkey; as _assign_partition      locks: as deal, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._choose_partition_holders(p_ids bigint[]) returns bigint[]
 language plpgsql
@@ -1454,13 +1454,13 @@ declare
     again bigint[] := '{}';
 begin
     for partition in
-        select i.tenant, i.partition_key as key, array_agg(i.id order by i.held_back desc, i.priority, i.eligible_at, i.id) as ids
+        select i.tenant, i.partition_key as key, array_agg(i.id order by i.partition_waiting desc, i.priority, i.eligible_at, i.id) as ids
         from gen_durable.instances i
         where i.id = any (p_ids) and i.partition_key is not null
         group by i.tenant, i.partition_key
         order by i.tenant, i.partition_key
     loop
-        if not gen_durable.deal(partition.tenant, partition.key, partition.ids) then
+        if not gen_durable._assign_partition(partition.tenant, partition.key, partition.ids) then
             again := again || partition.ids[1];
         end if;
     end loop;
@@ -1723,7 +1723,7 @@ end $$;
 -- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
 -- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
 -- that `_place` makes it the holder.
---   called by: repair      index: instances_waiting, instances_turn, turns_pkey; as next_turn
+--   called by: repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
 --   locks: the first waiting instance, skipping it if it is locked
 -- Returns the last partition of the page (null: the page was the last), and how many were repaired.
 -- Its callers pin the plans.
@@ -1741,19 +1741,19 @@ begin
     next_key := p_key;
     loop
         select i.tenant, i.partition_key as key into waiting from gen_durable.instances i
-        where i.held_back and (i.tenant, i.partition_key) > (next_tenant, next_key)
+        where i.partition_waiting and (i.tenant, i.partition_key) > (next_tenant, next_key)
         order by i.tenant, i.partition_key
         limit 1;
         next_tenant := waiting.tenant;
         next_key := waiting.key;
         exit when next_key is null;
         if not exists (select from gen_durable.instances i
-                       where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
+                       where i.tenant = next_tenant and i.partition_key = next_key and not i.partition_waiting
                          and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
-            delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
+            delete from gen_durable.partition_cursors t where t.tenant = next_tenant and t.key = next_key;
             update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h
-                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival_no is null
+                          where h.id = gen_durable._next_in_partition(next_tenant, next_key) and h.arrival_no is null
                           for no key update skip locked);
             repaired := repaired + found::int;
         end if;
@@ -1905,7 +1905,7 @@ begin
         cross join lateral (
             select i.id
             from gen_durable.instances i
-            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
               and i.eligible_at <= gen_durable.clock()
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
@@ -1972,7 +1972,7 @@ begin
                 select i.id
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
                   and (i.eligible_at, i.id) > (range.since, range.since_id)
                   and i.eligible_at <= gen_durable.clock()
                   and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
@@ -2012,7 +2012,7 @@ begin
                 select i.eligible_at
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
                   and i.eligible_at > gen_durable.clock() and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
                 order by i.eligible_at
                 limit 1
@@ -2055,7 +2055,7 @@ begin
         cross join lateral (
             select i.id from gen_durable.instances i
             where i.queue = range.queue and i.priority = range.priority
-              and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+              and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
               and (i.eligible_at, i.id) > (range.since, range.since_id) and i.eligible_at <= gen_durable.clock()
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
@@ -2068,7 +2068,7 @@ begin
         from unnest(p_queues) as wanted(queue)
         cross join lateral (
             select i.id from gen_durable.instances i
-            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
               and i.eligible_at <= gen_durable.clock()
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
@@ -2154,7 +2154,7 @@ begin
         awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
         -- instance that settles leaves the lane, unless it has failed and blocks the lane.
-        held_back = e.status = 'runnable' and i.partition_key is not null,
+        partition_waiting = e.status = 'runnable' and i.partition_key is not null,
         in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled') or (e.status = 'failed' and i.lane_blocks)),
         -- A run-ahead commit changes no indexed column: the new version stays on its page, and no
         -- index is written.
@@ -2197,7 +2197,7 @@ create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
 -- ended instance of each, and the queue in which a worker may run the successor at once (null: it
 -- may not). An instance that has not settled waits for its own partition again, and may succeed
 -- itself.
---   called by: _promote_successors      index: instances_pkey, turns_pkey; as next_turn
+--   called by: _promote_successors      index: instances_pkey, partition_cursors_pkey; as _next_in_partition
 --   locks: rows of `turns`, of partitions that this transaction has written the holder of
 -- Its callers pin the plans.
 create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])
@@ -2213,7 +2213,7 @@ begin
     with next_one as materialized (
         -- Promote at most one successor per ended instance: if the ended instance is in a lane as
         -- well, no worker takes over at once.
-        select i.id as freed, gen_durable.next_turn(i.tenant, i.partition_key) as id,
+        select i.id as freed, gen_durable._next_in_partition(i.tenant, i.partition_key) as id,
             case when i.lane_key is null then i.queue end as queue,
             -- The cursor of a partition is raised by one ended step in twenty.
             gen_durable._one_in(20, i.id + i.step_seq) as raises
@@ -2225,20 +2225,20 @@ begin
     where n.id is not null;
     if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
         -- No instance waits for these partitions: delete their cursors.
-        delete from gen_durable.turns t using gen_durable.instances i
+        delete from gen_durable.partition_cursors t using gen_durable.instances i
         where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
           and t.tenant = i.tenant and t.key = i.partition_key;
     end if;
     if raising is not null then
         -- No instance waits before the first that waits now: the next scan begins there, and does
         -- not read dead index entries of the instances that waited before.
-        insert into gen_durable.turns as t (tenant, key, priority, at, id)
+        insert into gen_durable.partition_cursors as t (tenant, key, priority, at, id)
         select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
         from gen_durable.instances i
-        left join gen_durable.turns f on f.tenant = i.tenant and f.key = i.partition_key
+        left join gen_durable.partition_cursors f on f.tenant = i.tenant and f.key = i.partition_key
         cross join lateral (
             select w.priority, w.eligible_at, w.id from gen_durable.instances w
-            where w.tenant = i.tenant and w.partition_key = i.partition_key and w.held_back
+            where w.tenant = i.tenant and w.partition_key = i.partition_key and w.partition_waiting
               and (w.priority, w.eligible_at, w.id) >= (coalesce(f.priority, '-32768'::smallint), coalesce(f.at, '-infinity'), coalesce(f.id, 0))
             order by w.tenant, w.partition_key, w.priority, w.eligible_at, w.id
             limit 1) first
@@ -2261,12 +2261,12 @@ as $$
 begin
     return query
     update gen_durable.instances i
-    set status = 'executing', locked_by = p_worker, held_back = false,
+    set status = 'executing', locked_by = p_worker, partition_waiting = false,
         lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
-    -- Not a plain `held_back`: see `_run_lane_successors`.
-    where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane)
+    -- Not a plain `partition_waiting`: see `_run_lane_successors`.
+    where i.id = n.id and n.freed = any (p_taking) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
@@ -2302,7 +2302,7 @@ begin
     -- A plain `in_lane` would allow a plan that scans the index of all lanes, if it is made while
     -- no instance is in a lane. A queued instance never waits for its partition, so `or` changes
     -- nothing.
-    where i.status = 'queued' and (i.in_lane or i.held_back)
+    where i.status = 'queued' and (i.in_lane or i.partition_waiting)
     for no key update of i;
 end $$;
 
@@ -2395,13 +2395,13 @@ declare
 begin
     free_ids := array(
         select i.id from gen_durable.instances i
-        where i.id = any (p_ids) and (i.held_back or (i.status = 'queued' and i.in_lane))
+        where i.id = any (p_ids) and (i.partition_waiting or (i.status = 'queued' and i.in_lane))
         order by i.id
         for no key update skip locked);
     -- A new head of a lane that has a partition key as well waits for its partition.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
-        held_back = i.status = 'queued' and i.partition_key is not null,
+        partition_waiting = i.status = 'queued' and i.partition_key is not null,
         arrival_no = case when i.status = 'queued' and i.partition_key is not null
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
@@ -2445,7 +2445,7 @@ declare
     has_partitions boolean;
     turns bigint[];
     partition_predecessors bigint[];
-    turns_queues text[];
+    promoted_queues text[];
     late bigint[];
     late_predecessors bigint[];
     passed_over bigint[];
@@ -2482,7 +2482,7 @@ begin
     where i.id = any (p_ids);
 
     if has_partitions then
-        select s.ids, s.freed, s.queues into turns, partition_predecessors, turns_queues from gen_durable._partition_successors(p_ids) s;
+        select s.ids, s.freed, s.queues into turns, partition_predecessors, promoted_queues from gen_durable._partition_successors(p_ids) s;
     end if;
     if follows is not null then
         return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
@@ -2491,12 +2491,12 @@ begin
             -- A successor was cancelled meanwhile: another instance is next in that lane.
             passed_over := array(
                 select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
-                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.held_back)));
+                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.partition_waiting)));
         end if;
     end if;
     if turns is not null and cardinality(p_taking) > 0 then
         return query select * from gen_durable._claim_partition_successors(
-            turns, partition_predecessors, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
+            turns, partition_predecessors, promoted_queues, p_taking, p_worker, p_lease_seconds, p_known);
         get diagnostics claimed = row_count;
         if claimed = cardinality(turns) then
             turns := null;
@@ -2600,7 +2600,7 @@ begin
                            then gen_durable.clock() else p.eligible_at end,
         deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
                            then null else p.deadline_at end,
-        held_back = p.held_back or p.partition_key is not null and p.status = 'awaiting_children'
+        partition_waiting = p.partition_waiting or p.partition_key is not null and p.status = 'awaiting_children'
                                    and (p.children_pending - told.count = 0 or p.join_any),
         arrival_no = case when p.partition_key is not null and p.status = 'awaiting_children'
                             and (p.children_pending - told.count = 0 or p.join_any)
@@ -2671,7 +2671,7 @@ begin
             -- since ids commit out of order.
             update gen_durable.instances i
             set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock(),
-                held_back = i.partition_key is not null
+                partition_waiting = i.partition_key is not null
             where i.id = (ending->>'id')::bigint and exists (
                 select from gen_durable.signals s
                 where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
@@ -2688,7 +2688,7 @@ begin
             update gen_durable.instances i
             set children_pending = spawned,
                 status = case when spawned = 0 then 'runnable' else i.status end,
-                held_back = spawned = 0 and i.partition_key is not null,
+                partition_waiting = spawned = 0 and i.partition_key is not null,
                 deadline_at = case when spawned = 0 then null else i.deadline_at end,
                 eligible_at = gen_durable.clock()
             where i.id = (ending->>'id')::bigint;
@@ -2881,7 +2881,7 @@ begin
     if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
-            held_back = i.partition_key is not null,
+            partition_waiting = i.partition_key is not null,
             arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = target.id;
         perform gen_durable._record_wakes(array[target.id], 'signal ' || p_name);
@@ -3035,9 +3035,9 @@ begin
             -- Without a running step the instance leaves its lane and frees its partition key, and
             -- an arrival number makes `_place` promote the successor. A number that it already has
             -- stays: it may be the one by which `_place` reads the lane or partition key for others.
-            held_back = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
+            partition_waiting = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
             arrival_no = case when i.id = any (heads)
-                                or i.partition_key is not null and not i.held_back and i.status = 'runnable'
+                                or i.partition_key is not null and not i.partition_waiting and i.status = 'runnable'
                            then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = any (p_ids) and i.settled_at is null
         returning i.id
@@ -3569,7 +3569,7 @@ begin
     set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0, failures = 0,
         step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1, eligible_at = gen_durable.clock(),
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
-        held_back = i.partition_key is not null,
+        partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
     -- As text: a literal of the status would allow a scan of the index of all waiting instances.

@@ -81,7 +81,7 @@ pub use store::{
     step_tx::StepTx,
     history::{HistoryEntry, HistoryCursor},
     target::DEFAULT_SCHEMA,
-    turns::{KeyFilter, LaneInfo, LanePage, PartitionInfo},
+    keyed::{KeyFilter, LaneInfo, LanePage, PartitionInfo},
     tx::{Transaction, Tx},
 };
 pub use history::HistoryPolicy;

@@ -230,7 +230,7 @@ impl Bench {
         let open = format!(
             "select exists (select from {schema}.instances where status = 'executing')
                  or exists (select from {schema}.instances where arrival_no is not null)
-                 or exists (select from {schema}.instances where status = 'runnable' and crash_count < 2 and not held_back)"
+                 or exists (select from {schema}.instances where status = 'runnable' and crash_count < 2 and not partition_waiting)"
         );
         let open = self.sql.prepare(&open).await?;
         let begun = Instant::now();
@@ -293,7 +293,7 @@ impl Bench {
             .execute(&format!("select {schema}._place(0, 1000)"), &[])
             .await?;
         let insert = format!(
-            "insert into {schema}.instances (machine, step, state, status, {kind}_key, lane_position, in_lane, held_back, eligible_at)
+            "insert into {schema}.instances (machine, step, state, status, {kind}_key, lane_position, in_lane, partition_waiting, eligible_at)
              select $1, 'run', '{{\"key\": 0}}', case when $2 = 'lane' then 'queued' else 'runnable' end::{schema}.durable_status,
                     $3, case when $2 = 'lane' then (nextval('{schema}.rounds') << 20) end, $2 = 'lane', $2 <> 'lane',
                     {schema}.clock() + interval '2 days'

@@ -54,7 +54,7 @@ async fn sql_procedure(bench: &Bench, nexts: u64, with_history: bool) -> Result<
              loop
                  with picked as materialized (
                      select id from {SCHEMA}.instances
-                     where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2 and not held_back
+                     where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2 and not partition_waiting
                        and eligible_at <= statement_timestamp()
                      order by eligible_at, id limit batch for no key update skip locked
                  ), claimed as (

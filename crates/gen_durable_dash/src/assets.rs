@@ -49,7 +49,7 @@ static ASSETS: &[(&str, Kind, &str)] = assets![
     "vendor/preact-htm.js" Script,
     "style.css" Style,
     "pages.css" Style,
-    "turns.css" Style,
+    "lanes.css" Style,
     "icon.svg" Image,
 ];
 

@@ -1,6 +1,6 @@
 //! The OpenAPI document, generated from the route table that the router uses.
 
-mod turns;
+mod lanes;
 
 use serde_json::{Map, Value, json};
 
@@ -437,7 +437,7 @@ fn schemas() -> Value {
             ]),
         ),
     ];
-    let more = projections::SCHEMAS.iter().chain(turns::SCHEMAS);
+    let more = projections::SCHEMAS.iter().chain(lanes::SCHEMAS);
     let entries = entries
         .into_iter()
         .chain(more.map(|(name, fields)| (*name, object(fields))));

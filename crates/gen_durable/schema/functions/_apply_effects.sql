@@ -35,7 +35,7 @@ begin
             -- since ids commit out of order.
             update gen_durable.instances i
             set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock(),
-                held_back = i.partition_key is not null
+                partition_waiting = i.partition_key is not null
             where i.id = (ending->>'id')::bigint and exists (
                 select from gen_durable.signals s
                 where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
@@ -52,7 +52,7 @@ begin
             update gen_durable.instances i
             set children_pending = spawned,
                 status = case when spawned = 0 then 'runnable' else i.status end,
-                held_back = spawned = 0 and i.partition_key is not null,
+                partition_waiting = spawned = 0 and i.partition_key is not null,
                 deadline_at = case when spawned = 0 then null else i.deadline_at end,
                 eligible_at = gen_durable.clock()
             where i.id = (ending->>'id')::bigint;

@@ -53,9 +53,9 @@ begin
             -- Without a running step the instance leaves its lane and frees its partition key, and
             -- an arrival number makes `_place` promote the successor. A number that it already has
             -- stays: it may be the one by which `_place` reads the lane or partition key for others.
-            held_back = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
+            partition_waiting = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
             arrival_no = case when i.id = any (heads)
-                                or i.partition_key is not null and not i.held_back and i.status = 'runnable'
+                                or i.partition_key is not null and not i.partition_waiting and i.status = 'runnable'
                            then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = any (p_ids) and i.settled_at is null
         returning i.id

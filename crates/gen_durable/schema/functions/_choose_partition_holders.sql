@@ -1,7 +1,7 @@
 -- Ensures that each partition of these instances has a holder. Returns one instance for each
 -- partition that is locked: the first that waits. It keeps an arrival number and stands for all
 -- that arrived with it, since the next placement lowers the partition cursor to it.
---   called by: _place      index: instances_pkey; as deal      locks: as deal, in (tenant, key)
+--   called by: _place      index: instances_pkey; as _assign_partition      locks: as deal, in (tenant, key)
 -- Its callers pin the plans.
 create function gen_durable._choose_partition_holders(p_ids bigint[]) returns bigint[]
 language plpgsql
@@ -11,13 +11,13 @@ declare
     again bigint[] := '{}';
 begin
     for partition in
-        select i.tenant, i.partition_key as key, array_agg(i.id order by i.held_back desc, i.priority, i.eligible_at, i.id) as ids
+        select i.tenant, i.partition_key as key, array_agg(i.id order by i.partition_waiting desc, i.priority, i.eligible_at, i.id) as ids
         from gen_durable.instances i
         where i.id = any (p_ids) and i.partition_key is not null
         group by i.tenant, i.partition_key
         order by i.tenant, i.partition_key
     loop
-        if not gen_durable.deal(partition.tenant, partition.key, partition.ids) then
+        if not gen_durable._assign_partition(partition.tenant, partition.key, partition.ids) then
             again := again || partition.ids[1];
         end if;
     end loop;

@@ -11,12 +11,12 @@ as $$
 begin
     return query
     update gen_durable.instances i
-    set status = 'executing', locked_by = p_worker, held_back = false,
+    set status = 'executing', locked_by = p_worker, partition_waiting = false,
         lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
-    -- Not a plain `held_back`: see `_run_lane_successors`.
-    where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane)
+    -- Not a plain `partition_waiting`: see `_run_lane_successors`.
+    where i.id = n.id and n.freed = any (p_taking) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)

@@ -28,7 +28,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, held_back, arrival_no)
+                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,

@@ -2,7 +2,7 @@
 -- ended instance of each, and the queue in which a worker may run the successor at once (null: it
 -- may not). An instance that has not settled waits for its own partition again, and may succeed
 -- itself.
---   called by: _promote_successors      index: instances_pkey, turns_pkey; as next_turn
+--   called by: _promote_successors      index: instances_pkey, partition_cursors_pkey; as _next_in_partition
 --   locks: rows of `turns`, of partitions that this transaction has written the holder of
 -- Its callers pin the plans.
 create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])
@@ -18,7 +18,7 @@ begin
     with next_one as materialized (
         -- Promote at most one successor per ended instance: if the ended instance is in a lane as
         -- well, no worker takes over at once.
-        select i.id as freed, gen_durable.next_turn(i.tenant, i.partition_key) as id,
+        select i.id as freed, gen_durable._next_in_partition(i.tenant, i.partition_key) as id,
             case when i.lane_key is null then i.queue end as queue,
             -- The cursor of a partition is raised by one ended step in twenty.
             gen_durable._one_in(20, i.id + i.step_seq) as raises
@@ -30,20 +30,20 @@ begin
     where n.id is not null;
     if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
         -- No instance waits for these partitions: delete their cursors.
-        delete from gen_durable.turns t using gen_durable.instances i
+        delete from gen_durable.partition_cursors t using gen_durable.instances i
         where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
           and t.tenant = i.tenant and t.key = i.partition_key;
     end if;
     if raising is not null then
         -- No instance waits before the first that waits now: the next scan begins there, and does
         -- not read dead index entries of the instances that waited before.
-        insert into gen_durable.turns as t (tenant, key, priority, at, id)
+        insert into gen_durable.partition_cursors as t (tenant, key, priority, at, id)
         select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
         from gen_durable.instances i
-        left join gen_durable.turns f on f.tenant = i.tenant and f.key = i.partition_key
+        left join gen_durable.partition_cursors f on f.tenant = i.tenant and f.key = i.partition_key
         cross join lateral (
             select w.priority, w.eligible_at, w.id from gen_durable.instances w
-            where w.tenant = i.tenant and w.partition_key = i.partition_key and w.held_back
+            where w.tenant = i.tenant and w.partition_key = i.partition_key and w.partition_waiting
               and (w.priority, w.eligible_at, w.id) >= (coalesce(f.priority, '-32768'::smallint), coalesce(f.at, '-infinity'), coalesce(f.id, 0))
             order by w.tenant, w.partition_key, w.priority, w.eligible_at, w.id
             limit 1) first

@@ -15,7 +15,7 @@ begin
         cross join lateral (
             select i.id
             from gen_durable.instances i
-            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
               and i.eligible_at <= gen_durable.clock()
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id

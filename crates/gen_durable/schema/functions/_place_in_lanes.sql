@@ -41,7 +41,7 @@ begin
     -- The new claim_epoch fences off an expired worker that ran the lane and may still run this
     -- head.
     update gen_durable.instances i
-    set status = 'runnable', claim_epoch = i.claim_epoch + 1, held_back = i.partition_key is not null,
+    set status = 'runnable', claim_epoch = i.claim_epoch + 1, partition_waiting = i.partition_key is not null,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = any (released);
     if cardinality(released) < cardinality(heads) then

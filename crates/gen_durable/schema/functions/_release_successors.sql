@@ -13,13 +13,13 @@ declare
 begin
     free_ids := array(
         select i.id from gen_durable.instances i
-        where i.id = any (p_ids) and (i.held_back or (i.status = 'queued' and i.in_lane))
+        where i.id = any (p_ids) and (i.partition_waiting or (i.status = 'queued' and i.in_lane))
         order by i.id
         for no key update skip locked);
     -- A new head of a lane that has a partition key as well waits for its partition.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
-        held_back = i.status = 'queued' and i.partition_key is not null,
+        partition_waiting = i.status = 'queued' and i.partition_key is not null,
         arrival_no = case when i.status = 'queued' and i.partition_key is not null
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()

@@ -1,7 +1,7 @@
 -- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
 -- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
 -- that `_place` makes it the holder.
---   called by: repair      index: instances_waiting, instances_turn, turns_pkey; as next_turn
+--   called by: repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
 --   locks: the first waiting instance, skipping it if it is locked
 -- Returns the last partition of the page (null: the page was the last), and how many were repaired.
 -- Its callers pin the plans.
@@ -19,19 +19,19 @@ begin
     next_key := p_key;
     loop
         select i.tenant, i.partition_key as key into waiting from gen_durable.instances i
-        where i.held_back and (i.tenant, i.partition_key) > (next_tenant, next_key)
+        where i.partition_waiting and (i.tenant, i.partition_key) > (next_tenant, next_key)
         order by i.tenant, i.partition_key
         limit 1;
         next_tenant := waiting.tenant;
         next_key := waiting.key;
         exit when next_key is null;
         if not exists (select from gen_durable.instances i
-                       where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
+                       where i.tenant = next_tenant and i.partition_key = next_key and not i.partition_waiting
                          and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
-            delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
+            delete from gen_durable.partition_cursors t where t.tenant = next_tenant and t.key = next_key;
             update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h
-                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival_no is null
+                          where h.id = gen_durable._next_in_partition(next_tenant, next_key) and h.arrival_no is null
                           for no key update skip locked);
             repaired := repaired + found::int;
         end if;

@@ -20,6 +20,6 @@ begin
     -- A plain `in_lane` would allow a plan that scans the index of all lanes, if it is made while
     -- no instance is in a lane. A queued instance never waits for its partition, so `or` changes
     -- nothing.
-    where i.status = 'queued' and (i.in_lane or i.held_back)
+    where i.status = 'queued' and (i.in_lane or i.partition_waiting)
     for no key update of i;
 end $$;

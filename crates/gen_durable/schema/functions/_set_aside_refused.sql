@@ -28,7 +28,7 @@ begin
         cross join lateral (
             select i.id from gen_durable.instances i
             where i.queue = range.queue and i.priority = range.priority
-              and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+              and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
               and (i.eligible_at, i.id) > (range.since, range.since_id) and i.eligible_at <= gen_durable.clock()
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
@@ -41,7 +41,7 @@ begin
         from unnest(p_queues) as wanted(queue)
         cross join lateral (
             select i.id from gen_durable.instances i
-            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
               and i.eligible_at <= gen_durable.clock()
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id

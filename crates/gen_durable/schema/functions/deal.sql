@@ -2,10 +2,10 @@
 -- have arrived since the last placement. Returns false if a needed row is locked: call it again
 -- later.
 --   called by: _choose_partition_holders
---   index: instances_turn, instances_waiting, turns_pkey, instances_pkey
+--   index: instances_partition_holder, instances_partition_waiting, partition_cursors_pkey, instances_pkey
 --   locks: the holder and the instance that becomes the holder, skipping locked ones. The caller
 --   holds the placement lock.
-create function gen_durable.deal(p_tenant text, p_key text, p_came bigint[]) returns boolean
+create function gen_durable._assign_partition(p_tenant text, p_key text, p_came bigint[]) returns boolean
 language plpgsql
 as $$
 declare
@@ -15,14 +15,14 @@ declare
 begin
     select i.id, i.status, i.eligible_at into holder
     from gen_durable.instances i
-    where i.tenant = p_tenant and i.partition_key = p_key and not i.held_back
+    where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
       and (i.status in ('runnable', 'executing') or i.locked_by is not null);
     if holder.id is not null then
         -- Under its lock: a commit that is about to free the partition does not see instances that
         -- arrived meanwhile, and this transaction does not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
-        where i.id = holder.id and not i.held_back and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+        where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
         for no key update skip locked;
         if holder.id is null then
             return false;
@@ -36,7 +36,7 @@ begin
         select i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         from gen_durable.instances i where i.id = any (p_came)
     )
-    update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
+    update gen_durable.partition_cursors t set priority = f.priority, at = f.eligible_at, id = f.id
     from (select c.priority, c.eligible_at, c.id from came c
           where c.tenant = p_tenant and c.partition_key = p_key
           order by c.priority, c.eligible_at, c.id limit 1) f
@@ -47,12 +47,12 @@ begin
             return true;
         end if;
     end if;
-    best := gen_durable.next_turn(p_tenant, p_key);
+    best := gen_durable._next_in_partition(p_tenant, p_key);
     if best is null then
         return true;
     end if;
     select i.eligible_at into best_at
-    from gen_durable.instances i where i.id = best and i.held_back
+    from gen_durable.instances i where i.id = best and i.partition_waiting
     for no key update skip locked;
     if best_at is null then
         return false;
@@ -62,10 +62,10 @@ begin
         if best_at >= holder.eligible_at then
             return true;
         end if;
-        update gen_durable.instances i set held_back = true where i.id = holder.id;
+        update gen_durable.instances i set partition_waiting = true where i.id = holder.id;
     end if;
     update gen_durable.instances i
-    set held_back = false, eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    set partition_waiting = false, eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = best;
     return true;
 end $$;

@@ -43,7 +43,7 @@ begin
     with made as (
         insert into gen_durable.instances as i
             (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-             partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival_no)
+             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no)
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,

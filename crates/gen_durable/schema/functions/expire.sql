@@ -27,7 +27,7 @@ begin
     set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0, failures = 0,
         step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1, eligible_at = gen_durable.clock(),
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
-        held_back = i.partition_key is not null,
+        partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
     -- As text: a literal of the status would allow a scan of the index of all waiting instances.

@@ -24,9 +24,9 @@ declare
     others bigint[];
     other_predecessors bigint[];
     has_partitions boolean;
-    turns bigint[];
+    partition_successors bigint[];
     partition_predecessors bigint[];
-    turns_queues text[];
+    promoted_queues text[];
     late bigint[];
     late_predecessors bigint[];
     passed_over bigint[];
@@ -63,7 +63,7 @@ begin
     where i.id = any (p_ids);
 
     if has_partitions then
-        select s.ids, s.freed, s.queues into turns, partition_predecessors, turns_queues from gen_durable._partition_successors(p_ids) s;
+        select s.ids, s.freed, s.queues into partition_successors, partition_predecessors, promoted_queues from gen_durable._partition_successors(p_ids) s;
     end if;
     if follows is not null then
         return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
@@ -72,15 +72,15 @@ begin
             -- A successor was cancelled meanwhile: another instance is next in that lane.
             passed_over := array(
                 select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
-                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.held_back)));
+                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.partition_waiting)));
         end if;
     end if;
-    if turns is not null and cardinality(p_taking) > 0 then
+    if partition_successors is not null and cardinality(p_taking) > 0 then
         return query select * from gen_durable._claim_partition_successors(
-            turns, partition_predecessors, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
+            partition_successors, partition_predecessors, promoted_queues, p_taking, p_worker, p_lease_seconds, p_known);
         get diagnostics claimed = row_count;
-        if claimed = cardinality(turns) then
-            turns := null;
+        if claimed = cardinality(partition_successors) then
+            partition_successors := null;
             partition_predecessors := null;
         end if;
     end if;
@@ -95,7 +95,7 @@ begin
     if emptied is not null then
         select s.ids, s.freed into late, late_predecessors from gen_durable._late_successors(emptied) s;
     end if;
-    others := others || late || turns;
+    others := others || late || partition_successors;
     other_predecessors := other_predecessors || late_predecessors || partition_predecessors;
     if others is not null then
         passed_over := passed_over || gen_durable._release_successors(others, other_predecessors, p_worker);

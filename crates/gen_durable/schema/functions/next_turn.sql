@@ -1,8 +1,8 @@
 -- Returns the instance that is next under a partition key: the first waiting one that is due, in
 -- the order of the picker; if none is due, the one that will be due first.
---   called by: deal, _partition_successors, _repair_partitions
---   index: turns_pkey; instances_waiting, one probe per priority      locks: nothing
-create function gen_durable.next_turn(p_tenant text, p_key text) returns bigint
+--   called by: _assign_partition, _partition_successors, _repair_partitions
+--   index: partition_cursors_pkey; instances_partition_waiting, one probe per priority      locks: nothing
+create function gen_durable._next_in_partition(p_tenant text, p_key text) returns bigint
 language plpgsql stable
 as $$
 declare
@@ -15,11 +15,11 @@ declare
     floor_id bigint;
 begin
     select coalesce(min(t.priority), -32768), coalesce(min(t.at), '-infinity'), coalesce(min(t.id), 0)
-    into floor_priority, floor_at, floor_id from gen_durable.turns t where t.tenant = p_tenant and t.key = p_key;
+    into floor_priority, floor_at, floor_id from gen_durable.partition_cursors t where t.tenant = p_tenant and t.key = p_key;
     loop
         select i.id, i.priority, i.eligible_at into found_one
         from gen_durable.instances i
-        where i.tenant = p_tenant and i.partition_key = p_key and i.held_back and i.priority > above
+        where i.tenant = p_tenant and i.partition_key = p_key and i.partition_waiting and i.priority > above
           and (i.priority, i.eligible_at, i.id) >= (floor_priority, floor_at, floor_id)
         order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         limit 1;

@@ -40,7 +40,7 @@ begin
                 select i.id
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
                   and (i.eligible_at, i.id) > (range.since, range.since_id)
                   and i.eligible_at <= gen_durable.clock()
                   and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
@@ -80,7 +80,7 @@ begin
                 select i.eligible_at
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
                   and i.eligible_at > gen_durable.clock() and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
                 order by i.eligible_at
                 limit 1

@@ -47,7 +47,7 @@ begin
         awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
         -- instance that settles leaves the lane, unless it has failed and blocks the lane.
-        held_back = e.status = 'runnable' and i.partition_key is not null,
+        partition_waiting = e.status = 'runnable' and i.partition_key is not null,
         in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled') or (e.status = 'failed' and i.lane_blocks)),
         -- A run-ahead commit changes no indexed column: the new version stays on its page, and no
         -- index is written.

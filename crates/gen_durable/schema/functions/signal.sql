@@ -55,7 +55,7 @@ begin
     if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
-            held_back = i.partition_key is not null,
+            partition_waiting = i.partition_key is not null,
             arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = target.id;
         perform gen_durable._record_wakes(array[target.id], 'signal ' || p_name);

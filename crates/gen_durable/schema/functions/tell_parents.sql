@@ -27,7 +27,7 @@ begin
                            then gen_durable.clock() else p.eligible_at end,
         deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
                            then null else p.deadline_at end,
-        held_back = p.held_back or p.partition_key is not null and p.status = 'awaiting_children'
+        partition_waiting = p.partition_waiting or p.partition_key is not null and p.status = 'awaiting_children'
                                    and (p.children_pending - told.count = 0 or p.join_any),
         arrival_no = case when p.partition_key is not null and p.status = 'awaiting_children'
                             and (p.children_pending - told.count = 0 or p.join_any)

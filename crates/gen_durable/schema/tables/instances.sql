@@ -34,7 +34,7 @@ create table gen_durable.instances (
     -- while its step ran.
     crash_count      smallint not null default 0,
     -- Runnable, and another instance holds its partition key.
-    held_back        boolean not null default false,
+    partition_waiting        boolean not null default false,
     -- Has a lane position: it waits in its lane, or has the lane.
     in_lane          boolean not null default false,
     -- If it fails for good, it keeps its position and blocks its lane.
@@ -82,8 +82,8 @@ create table gen_durable.instances (
         attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= step_entry_seq and children_pending >= 0),
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
-    constraint instances_held_back_is_runnable check (
-        not held_back or (status = 'runnable' and partition_key is not null))
+    constraint instances_partition_waiting_is_runnable check (
+        not partition_waiting or (status = 'runnable' and partition_key is not null))
 ) with (
     -- Free space for the next version of a row on its page: a run-ahead commit writes no index.
     fillfactor = 80,
@@ -97,10 +97,10 @@ create table gen_durable.instances (
 
 -- Pickers read a range (queue, priority) by due time. Suspects are in the next index.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
-    where status = 'runnable' and crash_count < 2 and not held_back;
+    where status = 'runnable' and crash_count < 2 and not partition_waiting;
 -- Suspects: instances with two crashes during their steps. A process runs one at a time.
 create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
-    where status = 'runnable' and crash_count >= 2 and not held_back;
+    where status = 'runnable' and crash_count >= 2 and not partition_waiting;
 -- The reaper reads the instances that a worker executes, and the cancelled ones until the worker
 -- reports that their step has ended.
 create index instances_held on gen_durable.instances (locked_by)
@@ -120,11 +120,11 @@ create index instances_blocked on gen_durable.instances (tenant, lane_key)
     where in_lane and status = 'failed';
 -- The holder of a partition key. The unique index guarantees at most one, whatever the code does. A
 -- cancelled instance stays the holder while its step still runs.
-create unique index instances_turn on gen_durable.instances (tenant, partition_key)
-    where partition_key is not null and not held_back and (status in ('runnable', 'executing') or locked_by is not null);
+create unique index instances_partition_holder on gen_durable.instances (tenant, partition_key)
+    where partition_key is not null and not partition_waiting and (status in ('runnable', 'executing') or locked_by is not null);
 -- The instances that wait for a partition, in the order in which they are picked.
-create index instances_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
-    where held_back;
+create index instances_partition_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
+    where partition_waiting;
 -- Instances that have drawn an arrival number: their lane or partition key has to be read by
 -- `_place`.
 create index instances_arrival_no on gen_durable.instances (arrival_no)

@@ -10,7 +10,7 @@ use crate::{
         explain::{Blocker, Explanation},
         fault::Fault,
         lane::{self, Unblock},
-        turns::{self, LaneInfo},
+        keyed::{self, LaneInfo},
     },
 };
 
@@ -57,7 +57,7 @@ impl Operate {
                 let done = lane::unblock(&connection, &key, &act).await?;
                 // Read the lane only to explain the refusal.
                 let found = if done.is_none() {
-                    turns::one(&connection, &key).await?
+                    keyed::one(&connection, &key).await?
                 } else {
                     None
                 };

@@ -17,7 +17,7 @@ use super::{
 use crate::{error::Error, id::Status};
 
 sql!(EXPLAIN, "explain.sql", [INT8_ARRAY, BOOL]);
-sql!(PRECEDENCE, "turns.sql", [INT8_ARRAY]);
+sql!(PRECEDENCE, "lane_positions.sql", [INT8_ARRAY]);
 sql!(RELATIONS, "relations.sql", [INT8]);
 sql!(PENDING_CHILDREN, "pending_children.sql", [INT8, INT4, INT4]);
 
@@ -122,7 +122,7 @@ pub enum Blocker {
     /// next pick of any live worker does that.
     AwaitingPlacement { live_workers: i64 },
     /// Another instance holds the partition.
-    HeldBack {
+    PartitionWaiting {
         partition: String,
         holder: Box<Explanation>,
     },
@@ -286,7 +286,7 @@ impl Precedence {
     fn waits_for(self, row: &Instance) -> Option<i64> {
         let before = match row.status {
             Status::Queued => self.head,
-            Status::Runnable if row.held_back => self.holder,
+            Status::Runnable if row.partition_waiting => self.holder,
             _ => None,
         };
         before.filter(|id| *id != row.id)
@@ -396,7 +396,7 @@ fn blockers(
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
     match row.status {
-        Status::Runnable if row.held_back => held_back(row, facts, precedence, before),
+        Status::Runnable if row.partition_waiting => partition_waiting(row, facts, precedence, before),
         Status::Runnable => runnable(row, facts),
         Status::Executing => vec![Blocker::Executing {
             worker: row.locked_by.clone().unwrap_or_default(),
@@ -489,14 +489,14 @@ fn queued(
 
 /// Returns the blockers of an instance that waits for its partition. The picker's index does not
 /// contain it; so the holder of the partition is named first, then every other condition.
-fn held_back(
+fn partition_waiting(
     row: &Instance,
     facts: Facts,
     precedence: Precedence,
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
     let first = match precedence.waits_for(row).and_then(|id| before.get(&id)) {
-        Some(holder) => Blocker::HeldBack {
+        Some(holder) => Blocker::PartitionWaiting {
             partition: row.partition_key.clone().unwrap_or_default(),
             holder: Box::new(holder.clone()),
         },

@@ -78,7 +78,7 @@ pub struct Instance {
     pub lane_position: Option<i64>,
     pub in_lane: bool,
     pub lane_blocks: bool,
-    pub held_back: bool,
+    pub partition_waiting: bool,
     pub arrival_no: Option<i64>,
 }
 
@@ -162,7 +162,7 @@ pub struct QueueInfo {
     /// counted.
     pub queued: i64,
     /// Instances that wait for their partition. Only the first 10,001 of all queues are counted.
-    pub held_back: i64,
+    pub partition_waiting: i64,
 }
 
 /// Live instances that no live worker can run.
@@ -310,7 +310,7 @@ impl Inspect {
                         due: column(row, 2)?,
                         executing: column(row, 3)?,
                         queued: column(row, 4)?,
-                        held_back: column(row, 5)?,
+                        partition_waiting: column(row, 5)?,
                     })
                 })
                 .collect()
@@ -538,7 +538,7 @@ fn instance(row: &Row) -> Result<Instance, Fault> {
         lane_position: column(row, 36)?,
         in_lane: column(row, 37)?,
         lane_blocks: column(row, 38)?,
-        held_back: column(row, 39)?,
+        partition_waiting: column(row, 39)?,
         arrival_no: column(row, 40)?,
         failures: column(row, 41)?,
     })

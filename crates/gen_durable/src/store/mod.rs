@@ -46,7 +46,7 @@ pub(crate) mod step_results;
 pub(crate) mod signal;
 pub(crate) mod history;
 pub(crate) mod timer;
-pub(crate) mod turns;
+pub(crate) mod keyed;
 
 use tokio_postgres::types::Type;
 

@@ -184,7 +184,7 @@ async fn a_successor_in_a_lane_or_partition_runs_only_on_a_build_that_knows_its_
     };
     // The first instance of each has settled, and its successor may run.
     eventually("the successors are promoted", async || {
-        count("step = 'label' and status = 'runnable' and not held_back").await == 20
+        count("step = 'label' and status = 'runnable' and not partition_waiting").await == 20
     })
     .await;
     assert_eq!(count("step = 'pack' and status = 'done'").await, 20);

@@ -186,7 +186,7 @@ async fn done(client: &Client, id: Id<KeyedJob>) {
 fn holder(explanation: &Explanation) -> &Explanation {
     match &explanation.blockers[0] {
         Blocker::Queued { head, .. } => head,
-        Blocker::HeldBack { holder, .. } => holder,
+        Blocker::PartitionWaiting { holder, .. } => holder,
         other => panic!("it waits for no other instance: {other:?}"),
     }
 }
@@ -339,7 +339,7 @@ async fn cancelled_on(pool: &Pool, worker: &str, id: Id<KeyedJob>) {
     let cancelled = format!(
         "select {schema}._place(0, 1000);
          update {schema}.instances set status = 'executing', locked_by = '{worker}', claim_epoch = claim_epoch + 1,
-             held_back = false where id = {id};
+             partition_waiting = false where id = {id};
          select {schema}.cancel({id}, null, null, null, 'not needed')"
     );
     sql().await.batch_execute(&cancelled).await.unwrap();

@@ -589,7 +589,7 @@ async fn assert_waits_for_its_partition(pool: &Pool, gates: &Gates, ids: &[i64],
     let client = Client::new(pool.clone());
     eventually("the instance waits for its partition", async || {
         let row = client.inspect().show(ids[2]).await.unwrap().unwrap();
-        (row.status, row.held_back) == (Status::Runnable, true)
+        (row.status, row.partition_waiting) == (Status::Runnable, true)
     })
     .await;
     gates.shut(9).add_permits(1);

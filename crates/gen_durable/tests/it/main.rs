@@ -61,6 +61,6 @@ mod history;
 mod support;
 mod timers;
 mod tokens;
-mod turns;
+mod keyed;
 mod ui;
 mod wire;

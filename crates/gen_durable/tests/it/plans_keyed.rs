@@ -23,7 +23,7 @@ async fn stage(client: &Client, schema: &str) {
              case when p = 1 then '{WORKER}'::uuid end, 'lane ' || l, p, true
          from generate_series(1, 100) l, generate_series(1, 3) p;
          insert into {schema}.lanes (tenant, key) select '', 'lane ' || l from generate_series(1, 100) l;
-         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, partition_key, held_back)
+         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, partition_key, partition_waiting)
          select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'runnable' end::{schema}.durable_status, 1,
              case when p = 1 then '{WORKER}'::uuid end, 'key ' || k, p > 1
          from generate_series(1, 100) k, generate_series(1, 3) p;
@@ -300,7 +300,7 @@ async fn plans_made_while_all_lanes_were_empty_stay_good() {
          insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
          select 'plan', 'run', '{{}}', 'plan', 'executing', 1, '{WORKER}', 'last ' || l, 1, true from generate_series(1, 50) l;
          insert into {schema}.lanes (tenant, key) select '', 'last ' || l from generate_series(1, 50) l;
-         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, partition_key, held_back)
+         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, partition_key, partition_waiting)
          select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'runnable' end::{schema}.durable_status, 1,
              case when p = 1 then '{WORKER}'::uuid end, 'key ' || k, p > 1
          from generate_series(1, 50) k, generate_series(1, 200) p order by p, k;
@@ -372,7 +372,7 @@ async fn placement_costs_the_same_with_many_partition_keys_as_with_few() {
              select 'plan', 'run', '{{}}', 'executing', 1, '{WORKER}', 'key ' || k from generate_series(1, {keys}) k;
              insert into {schema}.turns (tenant, key, priority, at, id)
              select '', partition_key, 0, eligible_at, id from {schema}.instances;
-             insert into {schema}.instances (machine, step, state, partition_key, held_back, arrival_no)
+             insert into {schema}.instances (machine, step, state, partition_key, partition_waiting, arrival_no)
              select 'plan', 'run', '{{}}', 'key ' || k, true, nextval('{schema}.arrivals') from generate_series(1, {keys}) k"
         );
         client.batch_execute(&busy).await.unwrap();

@@ -422,7 +422,7 @@ async fn an_entry_of_enqueue_all_may_name_a_lane_and_a_partition_key() {
             (Some("server:7"), true, Status::Queued)
         );
         assert_eq!(
-            (call.partition_key.as_deref(), call.held_back, call.status),
+            (call.partition_key.as_deref(), call.partition_waiting, call.status),
             (Some("account:7"), true, Status::Runnable)
         );
         assert!(deploy.arrival_no < call.arrival_no);

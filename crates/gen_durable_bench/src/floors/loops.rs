@@ -95,7 +95,7 @@ pub(crate) fn claim_statement(schema: &str) -> String {
     format!(
         "with picked as materialized (
              select id from {schema}.instances
-             where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2 and not held_back
+             where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2 and not partition_waiting
                and eligible_at <= statement_timestamp()
              order by eligible_at, id limit $1 for no key update skip locked
          )

@@ -72,7 +72,7 @@ async fn floor(bench: &Bench, children: u64) -> Result<f64> {
     bench.sql.execute(&insert, &[&count]).await?;
     let claim = format!(
         "update {SCHEMA}.instances set status = 'executing', locked_by = gen_random_uuid()
-         where id in (select id from {SCHEMA}.instances where status = 'runnable' and crash_count < 2 and not held_back and queue = 'default'
+         where id in (select id from {SCHEMA}.instances where status = 'runnable' and crash_count < 2 and not partition_waiting and queue = 'default'
                       and priority = 0 order by eligible_at, id limit 500) returning id"
     );
     let claim = bench.sql.prepare(&claim).await?;

@@ -165,7 +165,7 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             "it awaits placement: the next pick of a live worker assigns its position (unless a transaction has locked its row)"
                 .to_owned()
         }
-        Blocker::HeldBack { partition, holder } => {
+        Blocker::PartitionWaiting { partition, holder } => {
             format!("it waits for the partition key {partition}, held by {}", because_of(holder))
         }
         Blocker::BlocksLane { lane, tenant, behind } => {
@@ -214,7 +214,7 @@ pub(crate) fn as_json(explanation: &Explanation) -> Value {
                     value,
                     json!({"lane": lane, "ahead": ahead, "head": as_json(head)}),
                 ),
-                Blocker::HeldBack { partition, holder } => and(
+                Blocker::PartitionWaiting { partition, holder } => and(
                     value,
                     json!({"partition": partition, "holder": as_json(holder)}),
                 ),
@@ -245,7 +245,7 @@ fn kind(blocker: &Blocker) -> &'static str {
         Blocker::AwaitingChildren { .. } => "awaiting_children",
         Blocker::Queued { .. } => "queued",
         Blocker::AwaitingPlacement { .. } => "awaiting_placement",
-        Blocker::HeldBack { .. } => "held_back",
+        Blocker::PartitionWaiting { .. } => "partition_waiting",
         Blocker::BlocksLane { .. } => "blocks_lane",
         Blocker::Stuck { .. } => "stuck",
         Blocker::QueueNotWorked { .. } => "queue_not_worked",

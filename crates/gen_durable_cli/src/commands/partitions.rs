@@ -55,8 +55,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         let rows: Vec<Value> = keys
             .iter()
             .map(|key| {
-                let turn = key.turn.as_ref().map(as_json);
-                json!({"tenant": key.tenant, "key": key.key, "waiting": key.waiting, "turn": turn})
+                let holder = key.holder.as_ref().map(as_json);
+                json!({"tenant": key.tenant, "key": key.key, "waiting": key.waiting, "holder": holder})
             })
             .collect();
         return print_json(&rows);
@@ -75,10 +75,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         } else {
             thousands(key.waiting)
         };
-        let [id, machine, step, status, since, why] = match &key.turn {
-            Some(turn) => {
-                let row = &turn.instance;
-                let why = short(&safe(&reason(turn)), REASON_CHARS);
+        let [id, machine, step, status, since, why] = match &key.holder {
+            Some(holder) => {
+                let row = &holder.instance;
+                let why = short(&safe(&reason(holder)), REASON_CHARS);
                 let since = relative(row.updated_at, now);
                 [
                     row.id.to_string(),

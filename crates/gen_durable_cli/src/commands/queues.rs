@@ -26,7 +26,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             .map(|q| {
                 json!({
                     "name": q.name, "paused": q.paused, "due": q.due, "executing": q.executing,
-                    "queued": q.queued, "held_back": q.held_back,
+                    "queued": q.queued, "partition_waiting": q.partition_waiting,
                 })
             })
             .collect();
@@ -49,10 +49,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 thousands(count)
             }
         };
-        let (due, queued, held_back) = (
+        let (due, queued, partition_waiting) = (
             counted(queue.due),
             counted(queue.queued),
-            counted(queue.held_back),
+            counted(queue.partition_waiting),
         );
         let paused = if queue.paused { "paused" } else { "" };
         rows.add([
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             due,
             thousands(queue.executing),
             queued,
-            held_back,
+            partition_waiting,
             paused.to_owned(),
         ]);
     }

@@ -101,7 +101,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
             .map(|lane| ("lane", format!("{lane}, {}", lane_state(row)))),
     );
     if let Some(key) = &row.partition_key {
-        let waiting = if row.held_back {
+        let waiting = if row.partition_waiting {
             ", waits for the partition"
         } else {
             ""
@@ -234,7 +234,7 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
         "join_generation": row.join_generation, "join_any": row.join_any, "children_pending": row.children_pending,
         "lane": row.lane_key, "lane_position": row.lane_position, "in_lane": row.in_lane,
         "lane_head": row.is_lane_head(), "lane_blocks": row.lane_blocks,
-        "partition": row.partition_key, "held_back": row.held_back,
+        "partition": row.partition_key, "partition_waiting": row.partition_waiting,
     });
     Ok(Whole {
         columns,

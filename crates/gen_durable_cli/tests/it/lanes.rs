@@ -125,7 +125,7 @@ async fn a_blocked_lane_is_listed_explained_and_retried() {
     assert_eq!(db.json(&["ls", "--lane", "server:8"]), json!([]));
     let queues = db.json(&["queues"]);
     assert_eq!(
-        (&queues[0]["queued"], &queues[0]["held_back"]),
+        (&queues[0]["queued"], &queues[0]["partition_waiting"]),
         (&json!(1), &json!(0))
     );
     assert!(stdout(&db.run(&["queues"])).contains("in lanes"));
@@ -236,7 +236,7 @@ async fn partition_keys_are_listed_and_waiting_instances_name_the_holder() {
             .len(),
         2
     );
-    assert_eq!(db.json(&["queues"])[0]["held_back"], 1);
+    assert_eq!(db.json(&["queues"])[0]["partition_waiting"], 1);
     refused(
         &db,
         &["enqueue", "call", "--state", "1", "--lane-blocks"],

@@ -75,7 +75,7 @@ function Keys({ tenant, now }) {
       : html`<${Table} label="Partition keys" head=${['key', '#waiting', 'holder', 'status', 'age', 'why']}>
         ${pages.rows.map((key) => html`<tr key=${`${key.tenant}/${key.key}`}>
           <td class="key-cell">${named(key)}</td><td class="num">${counted(key.waiting)}</td>
-          ${head(key.turn, now, 'No holder yet: the next pick selects one.')}
+          ${head(key.holder, now, 'No holder yet: the next pick selects one.')}
         </tr>`)}
       <//>`}
     <${LoadMore} pages=${pages} what="key" />

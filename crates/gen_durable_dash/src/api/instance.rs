@@ -293,10 +293,10 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             "awaiting_placement",
             "It waits for a lane position: the next pick of a live worker assigns one.".to_owned(),
         ),
-        Blocker::HeldBack { partition, holder } => {
+        Blocker::PartitionWaiting { partition, holder } => {
             let holder = holder.instance.id;
             (
-                "held_back",
+                "partition_waiting",
                 format!(
                     "It waits for the partition {partition}, which instance {holder} holds."
                 ),

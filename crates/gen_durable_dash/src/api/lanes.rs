@@ -161,7 +161,7 @@ pub(crate) async fn partitions(
                 json!({
                     "tenant": key.tenant, "key": key.key, "waiting": key.waiting,
                     "capped": key.waiting >= shown::COUNTED_MAX,
-                    "turn": key.turn.as_ref().map(|turn| holder(turn, redaction)),
+                    "holder": key.holder.as_ref().map(|holder| holder(holder, redaction)),
                 })
             })
             .collect();

@@ -290,7 +290,7 @@ async fn load_timers_lanes_and_schedules(server: &TestServer) {
          select 'm', 's', '{{}}', 'lane-' || g, 1, true, true,
              (case g % 10 when 0 then 'failed' else 'runnable' end)::SCHEMA.durable_status, case g % 10 when 0 then statement_timestamp() end
          from generate_series(1, {rows}) g;
-         insert into SCHEMA.instances (machine, step, state, partition_key, held_back)
+         insert into SCHEMA.instances (machine, step, state, partition_key, partition_waiting)
          select 'm', 's', '{{}}', 'key-' || g % 1000, g > 1000 from generate_series(1, {rows}) g;
          insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
          select 's' || g, 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp() from generate_series(1, 200) g;

@@ -99,7 +99,7 @@ async fn plant_in_timers_and_schedules(tx: &Tx, schema: &str, evil: &str) {
          values ($1, $1, '{}', 'awaiting_signal', array[$1], statement_timestamp() - interval '1 h', $1)",
         "insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance)
          values (1, 0, statement_timestamp() - interval '1 min', statement_timestamp(), $1, 'all', jsonb_build_object('machine', $1::text))",
-        "insert into SCHEMA.instances (machine, step, state, queue, partition_key, held_back) values ($1, $1, '{}', 'odd', $1, true)",
+        "insert into SCHEMA.instances (machine, step, state, queue, partition_key, partition_waiting) values ($1, $1, '{}', 'odd', $1, true)",
     ] {
         tx.execute(&text.replace("SCHEMA", schema), &[&evil]).await.unwrap();
     }

@@ -4,12 +4,12 @@
 -- costs no more than a short one.
 with recursive used(queue, priority, place) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
-     where i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
+     where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting order by i.queue, i.priority limit 1)
     union all
     select later.queue, later.priority, used.place + 1 from used
     cross join lateral (
         select i.queue, i.priority from gen_durable.instances i
-        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and (i.queue, i.priority) > (used.queue, used.priority)
+        where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and (i.queue, i.priority) > (used.queue, used.priority)
         order by i.queue, i.priority limit 1
     ) later
     where used.place < 500
@@ -20,7 +20,7 @@ waiting as (
     cross join lateral (
         select count(*), min(d.eligible_at) as oldest from (
             select i.eligible_at from gen_durable.instances i
-            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
               and i.eligible_at <= gen_durable.clock()
             order by i.eligible_at limit $1
         ) d
@@ -28,7 +28,7 @@ waiting as (
     cross join lateral (
         select count(*), min(l.eligible_at) as first from (
             select i.eligible_at from gen_durable.instances i
-            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
               and i.eligible_at > gen_durable.clock()
             order by i.eligible_at limit $1
         ) l

@@ -6,7 +6,7 @@ select count(*) from (
     select from unnest($2::smallint[]) as used(priority)
     cross join lateral (
         select from gen_durable.instances i
-        where i.queue = $1 and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+        where i.queue = $1 and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
           and i.eligible_at <= gen_durable.clock()
         limit 10001
     ) due

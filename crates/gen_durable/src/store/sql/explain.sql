@@ -13,7 +13,7 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
     h.host, h.pid, h.lease_expires_at > statement_timestamp(),
     case when $2 then (select count(*) from (
         select from gen_durable.instances a
-        where a.queue = i.queue and a.status = 'runnable' and a.crash_count < 2 and not a.held_back
+        where a.queue = i.queue and a.status = 'runnable' and a.crash_count < 2 and not a.partition_waiting
           and (a.priority, a.eligible_at, a.id) < (i.priority, i.eligible_at, i.id)
           and a.eligible_at <= gen_durable.clock()
         limit 10001) before) else 0 end,

@@ -5,12 +5,12 @@
 -- more than that.
 with recursive used(queue, priority, place) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
-     where i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
+     where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting order by i.queue, i.priority limit 1)
     union all
     select later.queue, later.priority, used.place + 1 from used
     cross join lateral (
         select i.queue, i.priority from gen_durable.instances i
-        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and (i.queue, i.priority) > (used.queue, used.priority)
+        where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and (i.queue, i.priority) > (used.queue, used.priority)
         order by i.queue, i.priority limit 1
     ) later
     where used.place < 500
@@ -28,7 +28,7 @@ cross join lateral (
         cross join lateral (
             select from gen_durable.instances i
             where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
-              and not i.held_back and i.eligible_at >= part.since and i.eligible_at < part.until
+              and not i.partition_waiting and i.eligible_at >= part.since and i.eligible_at < part.until
             order by i.eligible_at limit $3
         ) found
         limit $3) sleeping

@@ -13,7 +13,7 @@ update gen_durable.instances i
 set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
     eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
     -- A queued instance was not the partition holder, so it waits for the partition.
-    held_back = i.status = 'queued' and i.partition_key is not null,
+    partition_waiting = i.status = 'queued' and i.partition_key is not null,
     arrival_no = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
 from held
 -- In a lane of this worker, the head is still queued although this worker runs it.

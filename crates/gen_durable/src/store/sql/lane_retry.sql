@@ -10,7 +10,7 @@ with held as materialized (
 )
 update gen_durable.instances i
 set status = 'runnable',
-    held_back = i.partition_key is not null,
+    partition_waiting = i.partition_key is not null,
     arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
     step_seq = i.step_seq + 1,
     claim_epoch = i.claim_epoch + 1,

@@ -1,4 +1,4 @@
--- called by: store::turns::lanes     index: lanes_pkey, instances_lane, instances_blocked, instances_arrival_no
+-- called by: store::keyed::lanes     index: lanes_pkey, instances_lane, instances_blocked, instances_arrival_no
 -- locks: nothing
 -- Returns a page of the lanes that have instances, by tenant and key, after ($4, $5). It starts
 -- from the rows of `lanes`, because the floor of a lane says where its live positions begin:

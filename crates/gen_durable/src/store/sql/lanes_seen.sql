@@ -1,4 +1,4 @@
--- called by: store::turns::page     index: lanes_pkey
+-- called by: store::keyed::page     index: lanes_pkey
 -- locks: nothing
 -- Returns the end of a page that examines $5 lanes after ($2, $3), by tenant and key: the last of
 -- them. With $4 it counts only blocked lanes. No row means that the page reaches the end.

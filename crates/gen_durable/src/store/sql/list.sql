@@ -4,7 +4,7 @@ select id, tenant, machine, machine_version, step, data::text, state::text, stat
     attempt, eligible_at, inserted_at, updated_at, settled_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,
     step_entry_seq, crash_count, traceparent, key, awaits, deadline_at, deadline_step, deadline_data::text, parent_id,
     parent_generation, join_generation, join_any, children_pending, partition_key, lane_key, lane_position, in_lane,
-    lane_blocks, held_back, arrival_no, failures
+    lane_blocks, partition_waiting, arrival_no, failures
 from gen_durable.instances
 where ($1::text is null or machine = $1) and ($2::text is null or status = $2::gen_durable.durable_status)
   and ($3::text is null or queue = $3) and ($4::bigint is null or id < $4)

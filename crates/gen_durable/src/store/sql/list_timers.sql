@@ -7,12 +7,12 @@
 -- they do not wait only for a time.
 with recursive used(queue, priority, nth) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
-     where not $2 and i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
+     where not $2 and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting order by i.queue, i.priority limit 1)
     union all
     select later.queue, later.priority, used.nth + 1 from used
     cross join lateral (
         select i.queue, i.priority from gen_durable.instances i
-        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and (i.queue, i.priority) > (used.queue, used.priority)
+        where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and (i.queue, i.priority) > (used.queue, used.priority)
         order by i.queue, i.priority limit 1
     ) later
     where used.nth < 500
@@ -28,7 +28,7 @@ sleeping as (
             null::text as cycle, i.step, i.id * 2 as number
         from gen_durable.instances i
         where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
-          and not i.held_back and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
+          and not i.partition_waiting and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
           and (i.eligible_at, i.id) > (place.at, place.number >> 1)
         order by i.eligible_at, i.id limit $1
     ) found

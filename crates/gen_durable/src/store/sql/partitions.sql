@@ -1,11 +1,11 @@
--- called by: store::turns::partitions     index: instances_turn, instances_waiting (a loose scan over the keys)
+-- called by: store::keyed::partitions     index: instances_partition_holder, instances_partition_waiting (a loose scan over the keys)
 -- locks: nothing
 -- Returns a page of the partition keys that have a holder or waiting instances, by tenant and key,
 -- after ($3, $4). Waiting instances are counted up to 10,001.
 with recursive waiting(tenant, key, place) as (
     (select i.tenant, i.partition_key, 1
      from gen_durable.instances i
-     where i.held_back and (i.tenant, i.partition_key) > ($3, $4)
+     where i.partition_waiting and (i.tenant, i.partition_key) > ($3, $4)
        and ($1::text is null or i.tenant = $1) and ($2::text is null or i.partition_key = $2)
      order by i.tenant, i.partition_key
      limit 1)
@@ -14,7 +14,7 @@ with recursive waiting(tenant, key, place) as (
     from waiting
     cross join lateral (
         select i.tenant, i.partition_key from gen_durable.instances i
-        where i.held_back and (i.tenant, i.partition_key) > (waiting.tenant, waiting.key)
+        where i.partition_waiting and (i.tenant, i.partition_key) > (waiting.tenant, waiting.key)
           and ($1::text is null or i.tenant = $1) and ($2::text is null or i.partition_key = $2)
         order by i.tenant, i.partition_key
         limit 1
@@ -24,7 +24,7 @@ with recursive waiting(tenant, key, place) as (
 turns as materialized (
     select i.tenant, i.partition_key as key
     from gen_durable.instances i
-    where i.partition_key is not null and not i.held_back and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+    where i.partition_key is not null and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
       and (i.tenant, i.partition_key) > ($3, $4)
       and ($1::text is null or i.tenant = $1) and ($2::text is null or i.partition_key = $2)
     order by i.tenant, i.partition_key
@@ -36,10 +36,10 @@ page as materialized (
 select page.tenant, page.key,
     (select count(*) from (
         select from gen_durable.instances i
-        where i.tenant = page.tenant and i.partition_key = page.key and i.held_back
+        where i.tenant = page.tenant and i.partition_key = page.key and i.partition_waiting
         limit 10001) waits),
     (select i.id from gen_durable.instances i
-     where i.tenant = page.tenant and i.partition_key = page.key and not i.held_back
+     where i.tenant = page.tenant and i.partition_key = page.key and not i.partition_waiting
        and (i.status in ('runnable', 'executing') or i.locked_by is not null))
 from page
 order by page.tenant, page.key

@@ -8,7 +8,7 @@ with recursive used(queue, priority, due) as (
     from unnest($1::text[]) as wanted(queue)
     cross join lateral (
         select i.priority, i.eligible_at from gen_durable.instances i
-        where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+        where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
         order by i.queue, i.priority, i.eligible_at limit 1
     ) first
     union all
@@ -16,7 +16,7 @@ with recursive used(queue, priority, due) as (
     from used
     cross join lateral (
         select i.priority, i.eligible_at from gen_durable.instances i
-        where i.queue = used.queue and i.status = 'runnable' and i.crash_count < 2 and not i.held_back and i.priority > used.priority
+        where i.queue = used.queue and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and i.priority > used.priority
         order by i.queue, i.priority, i.eligible_at limit 1
     ) later
 )

@@ -1,4 +1,4 @@
--- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_waiting, instances_arrival_no
+-- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_partition_waiting, instances_arrival_no
 -- locks: nothing
 -- Suspects have an index of their own and are few: a queue that has only suspects has work too.
 -- Instances that wait in lanes or for partitions are counted up to a bound, over all queues
@@ -6,34 +6,34 @@
 -- planner expects a sequential scan to reach its limit soon, and that scan reads the other half as
 -- well.
 with recursive used(queue) as (
-    (select queue from gen_durable.instances where status = 'runnable' and crash_count < 2 and not held_back order by queue limit 1)
+    (select queue from gen_durable.instances where status = 'runnable' and crash_count < 2 and not partition_waiting order by queue limit 1)
     union all
     select later.queue from used
     cross join lateral (
         select i.queue from gen_durable.instances i
-        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and i.queue > used.queue
+        where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and i.queue > used.queue
         order by i.queue limit 1
     ) later
 ),
 suspects as (
     select queue, count(*) filter (where eligible_at <= gen_durable.clock()) as due from gen_durable.instances
-    where status = 'runnable' and crash_count >= 2 and not held_back group by queue
+    where status = 'runnable' and crash_count >= 2 and not partition_waiting group by queue
 ),
 executing as (
     select queue, count(*) as count from gen_durable.instances where status = 'executing' group by queue
 ),
 waiting as materialized (
-    select w.queue, count(*) filter (where w.status = 'queued') as queued, count(*) filter (where w.held_back) as held_back
+    select w.queue, count(*) filter (where w.status = 'queued') as queued, count(*) filter (where w.partition_waiting) as partition_waiting
     from (
-        (select i.queue, i.status, i.held_back from gen_durable.instances i
+        (select i.queue, i.status, i.partition_waiting from gen_durable.instances i
          where i.in_lane and i.status = 'queued' order by i.lane_hash, i.lane_position limit 10001)
         union all
-        (select i.queue, i.status, i.held_back from gen_durable.instances i where i.held_back
+        (select i.queue, i.status, i.partition_waiting from gen_durable.instances i where i.partition_waiting
          order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id limit 10001)
         union all
         -- Instances that wait for placement in their lane.
-        (select a.queue, a.status, a.held_back
-         from (select i.queue, i.status, i.held_back, i.in_lane from gen_durable.instances i
+        (select a.queue, a.status, a.partition_waiting
+         from (select i.queue, i.status, i.partition_waiting, i.in_lane from gen_durable.instances i
                where i.arrival_no is not null order by i.arrival_no limit 10001) a
          where a.status = 'queued' and not a.in_lane)
     ) w
@@ -48,10 +48,10 @@ select named.name,
     exists (select from gen_durable.queues q where q.name = named.name and q.paused_at is not null),
     (select count(*) from (
         select from gen_durable.instances i
-        where i.queue = named.name and i.status = 'runnable' and i.crash_count < 2 and not i.held_back and i.eligible_at <= gen_durable.clock()
+        where i.queue = named.name and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and i.eligible_at <= gen_durable.clock()
         limit 10001) due) + coalesce((select suspects.due from suspects where suspects.queue = named.name), 0),
     coalesce((select executing.count from executing where executing.queue = named.name), 0),
     coalesce((select waiting.queued from waiting where waiting.queue = named.name), 0),
-    coalesce((select waiting.held_back from waiting where waiting.queue = named.name), 0)
+    coalesce((select waiting.partition_waiting from waiting where waiting.queue = named.name), 0)
 from named
 order by named.name

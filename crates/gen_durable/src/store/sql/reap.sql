@@ -32,7 +32,7 @@ led as materialized (
 running as materialized (
     select i.id, i.crash_count = 0 or i.begun_epoch is not distinct from i.claim_epoch as counts
     from gen_durable.instances i
-    where i.id = any (array(select led.id from led where led.status = 'queued')) and i.status = 'queued' and (i.in_lane or i.held_back)
+    where i.id = any (array(select led.id from led where led.status = 'queued')) and i.status = 'queued' and (i.in_lane or i.partition_waiting)
     order by i.id
     for no key update skip locked
 ),
@@ -50,7 +50,7 @@ reaped as (
         -- A runnable row keeps its lane and stays the partition holder. A row that was queued was
         -- not the holder, so it waits for the partition. A stuck row frees the partition: placement
         -- finds its arrival number and lets the next instance run.
-        held_back = i.status = 'queued' and i.partition_key is not null and not (blame.counts and i.crash_count + 1 >= $3),
+        partition_waiting = i.status = 'queued' and i.partition_key is not null and not (blame.counts and i.crash_count + 1 >= $3),
         arrival_no = case when i.partition_key is not null and (i.status = 'queued' or blame.counts and i.crash_count + 1 >= $3)
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         updated_at = gen_durable.clock()

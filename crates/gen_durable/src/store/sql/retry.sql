@@ -17,7 +17,7 @@ with stood as materialized (
 again as (
     update gen_durable.instances i
     set status = case when i.lane_key is null or i.in_lane then 'runnable' else 'queued' end::gen_durable.durable_status,
-        held_back = i.partition_key is not null and (i.lane_key is null or i.in_lane),
+        partition_waiting = i.partition_key is not null and (i.lane_key is null or i.in_lane),
         arrival_no = case when i.partition_key is not null or (i.lane_key is not null and not i.in_lane)
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         step = coalesce($2, i.step),

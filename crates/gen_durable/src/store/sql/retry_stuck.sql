@@ -23,7 +23,7 @@ free as materialized (
 retried as (
     update gen_durable.instances i
     set status = 'runnable', eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
-        held_back = i.partition_key is not null,
+        partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from free
     where i.id = free.id

@@ -5,15 +5,15 @@
 select looked.machine, looked.machine_version, looked.step, looked.status::text, count(*)
 from (
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
-     where i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+     where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
      order by i.queue, i.priority, i.eligible_at, i.id limit $1)
     union all
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
-     where i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+     where i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
      order by i.queue, i.eligible_at, i.id limit $1)
     union all
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
-     where i.held_back
+     where i.partition_waiting
      order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id limit $1)
     union all
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i

@@ -19,7 +19,7 @@ const RETRY: &str = include_str!("../../../src/store/sql/retry.sql");
 
 const CLEAR: &str = "
     delete from S.signals; delete from S.instances; delete from S.workers; delete from S.iso_audit; delete from S.lanes;
-    delete from S.turns;
+    delete from S.partition_cursors;
     -- Rows of a setup have small numbers: a watermark left by the previous case would exclude them.
     delete from S.placement_watermarks; insert into S.placement_watermarks (sweep_due_at) values ('infinity');
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
@@ -36,7 +36,7 @@ const MAKE: &str = "
     insert into made values ROWS;
     insert into S.instances (id, status, claim_epoch, step_seq, machine, step, state, locked_by, lease_expires_at, settled_at,
         awaits, deadline_at, deadline_step, eligible_at, lane_key, lane_position, in_lane, lane_blocks, partition_key,
-        held_back, arrival_no)
+        partition_waiting, arrival_no)
     overriding system value
     select id, (case status when 'unclaimed' then 'queued' when 'other_worker' then 'executing' when 'cancelled_running' then 'cancelled' else status end)::S.durable_status,
         case when status in ('executing', 'unclaimed', 'other_worker') then 5 else 6 end, 3, 'm', 's', '{}',

@@ -76,13 +76,13 @@ const PLACED: &str = "
     where head.status = 'queued' and l.worker_id is null
     union all
     select 'waits for a partition that has no holder: ' || w.id from S.instances w
-    where w.held_back and not exists (
-        select from S.instances h where h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back
+    where w.partition_waiting and not exists (
+        select from S.instances h where h.tenant = w.tenant and h.partition_key = w.partition_key and not h.partition_waiting
           and (h.status in ('runnable', 'executing') or h.locked_by is not null))
     union all
     select 'is due and waits for a partition holder that is not due: ' || w.id from S.instances w
-    join S.instances h on h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back and h.status = 'runnable'
-    where w.held_back and w.eligible_at <= S.clock() and h.eligible_at > S.clock()
+    join S.instances h on h.tenant = w.tenant and h.partition_key = w.partition_key and not h.partition_waiting and h.status = 'runnable'
+    where w.partition_waiting and w.eligible_at <= S.clock() and h.eligible_at > S.clock()
     union all
     select 'has a lane key and is neither settled nor in the lane: ' || id from S.instances
     where lane_key is not null and settled_at is null and not in_lane

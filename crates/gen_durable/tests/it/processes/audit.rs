@@ -147,7 +147,7 @@ const WRONG: [(&str, &str); 7] = [
     ("commits that have a duplicate step_seq or skip one",
      "select count(*) from (select id from %.commits group by id, step_seq having count(*) > 1 or bool_or(before <> step_seq - 1)) odd"),
     ("rows that are still in a lane, wait for a partition or are not placed",
-     "select count(*) from %.instances where in_lane or held_back or arrival_no is not null"),
+     "select count(*) from %.instances where in_lane or partition_waiting or arrival_no is not null"),
 ];
 
 /// The maximum time without progress.
@@ -164,7 +164,7 @@ async fn until_done(place: &Place, wanted: usize) {
             (seen, since) = (now, Instant::now());
         }
         if since.elapsed() > PATIENCE {
-            let left = "select id::text, status::text, lane_key, lane_position::text, in_lane::text, partition_key, held_back::text,
+            let left = "select id::text, status::text, lane_key, lane_position::text, in_lane::text, partition_key, partition_waiting::text,
                 arrival_no::text, eligible_at::text, locked_by::text from %.instances where settled_at is null order by id limit 30";
             panic!(
                 "no progress: {seen} of {wanted} instances are done: {:#?}",

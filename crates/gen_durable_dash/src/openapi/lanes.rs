@@ -28,7 +28,7 @@ pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
             "*key",
             "*waiting: integer",
             "capped: boolean",
-            "*turn: object?",
+            "*holder: object?",
         ],
     ),
     ("Timers", &["*timers: Timer[]", "next: string?"]),

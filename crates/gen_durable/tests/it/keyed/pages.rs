@@ -72,7 +72,7 @@ async fn load(client: &Client, pool: &Pool, name: &str, lanes: i64, entries: i64
 const LANES: &str = include_str!("../../../src/store/sql/lanes.sql");
 const PARTITIONS: &str = include_str!("../../../src/store/sql/partitions.sql");
 const DEPTH: &str = include_str!("../../../src/store/sql/lane_depth.sql");
-const TURNS: &str = include_str!("../../../src/store/sql/turns.sql");
+const TURNS: &str = include_str!("../../../src/store/sql/lane_positions.sql");
 
 /// Parameters of `lanes.sql`: tenant, key, blocked only, tenant and key of the cursor, limit,
 /// prefix, tenant and key of the last lane to read.
@@ -183,7 +183,7 @@ async fn a_page_of_partition_keys_costs_the_same_for_any_number_of_instances_und
     let load = async |name: &str, keys: i64, waiting: i64| {
         client
             .batch_execute(&format!(
-                "insert into {schema}.instances (machine, step, state, partition_key, held_back)
+                "insert into {schema}.instances (machine, step, state, partition_key, partition_waiting)
                  select 'plan', 'run', '{{}}', '{name} ' || lpad(k::text, 6, '0'), e > 1
                  from generate_series(1, {keys}) k, generate_series(1, {waiting}) e"
             ))

@@ -71,7 +71,7 @@ pub struct PartitionInfo {
     pub waiting: i64,
     /// The partition holder, with the reasons why it still holds the partition. `None`: no pick has
     /// assigned the partition yet.
-    pub turn: Option<Explanation>,
+    pub holder: Option<Explanation>,
 }
 
 /// A page of lanes.
@@ -289,13 +289,13 @@ async fn partitions(
                 tenant,
                 key,
                 waiting,
-                turn: None,
+                holder: None,
             },
             column(row, 3)?,
         ))
     };
     let read = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    with_explanations(connection, read, |key, turn| key.turn = Some(turn)).await
+    with_explanations(connection, read, |key, holder| key.holder = Some(holder)).await
 }
 
 /// Adds the explanations of all heads or holders of a page. The number of statements is the same

@@ -1,4 +1,4 @@
--- called by: store::explain::turns     index: instances_pkey, lanes_pkey, instances_lane, instances_turn
+-- called by: store::explain::turns     index: instances_pkey, lanes_pkey, instances_lane, instances_partition_holder
 -- locks: nothing
 -- Returns the lane and partition state of some rows: the head of the lane; how many instances are
 -- before the row (all of them, if it has no lane position yet); how many wait behind a failed row
@@ -14,7 +14,7 @@ select i.id, head.id,
         where b.lane_hash = i.lane_hash and b.tenant = i.tenant and b.lane_key = i.lane_key and b.in_lane and b.lane_position > i.lane_position
         limit 10001) behind) else 0 end,
     (select t.id from gen_durable.instances t
-     where t.tenant = i.tenant and t.partition_key = i.partition_key and not t.held_back
+     where t.tenant = i.tenant and t.partition_key = i.partition_key and not t.partition_waiting
        and (t.status in ('runnable', 'executing') or t.locked_by is not null))
 from gen_durable.instances i
 left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key

@@ -78,7 +78,7 @@ async fn a_new_instance_waits_for_placement_in_its_lane_or_for_its_partition() {
     });
     assert_eq!(lane, expected);
     let expected = with(&same(&key), |row| {
-        (row.held_back, row.partition_key) = (true, Some("k".into()))
+        (row.partition_waiting, row.partition_key) = (true, Some("k".into()))
     });
     assert_eq!(key, expected);
     let expected = with(&same(&both), |row| {
@@ -252,7 +252,7 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     let now = tick(&lab).await;
     run_placement(&lab).await;
     let holder = with(&first, |row| {
-        (row.held_back, row.arrival_no) = (false, None);
+        (row.partition_waiting, row.arrival_no) = (false, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     let waits = with(&second, |row| row.arrival_no = None);
@@ -268,7 +268,7 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     });
     assert_eq!(parked, expected);
     let expected = with(&waits, |row| {
-        row.held_back = false;
+        row.partition_waiting = false;
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(next, expected);
@@ -277,7 +277,7 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     assert!(lab.signal(ids[0], super::Go).await.unwrap());
     let woken = lab.row_of(ids[0]).await;
     let expected = with(&parked, |row| {
-        (row.status, row.held_back, row.arrival_no) = (Status::Runnable, true, woken.arrival_no);
+        (row.status, row.partition_waiting, row.arrival_no) = (Status::Runnable, true, woken.arrival_no);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert!(woken.arrival_no.is_some());
@@ -371,7 +371,7 @@ async fn arrivals_behind_a_locked_partition_holder_all_run_if_one_keeps_its_arri
     let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
     run(&lab, "select S._place(0, 1000)").await;
-    run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
+    run(&lab, &format!("insert into S.partition_cursors (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
     let mut tx = lab.pool().begin().await.unwrap();
     lab.enqueue(under("key", 3))
         .priority(-4)
@@ -418,7 +418,7 @@ async fn arrivals_run_after_the_instance_that_kept_its_arrival_number_was_cancel
     let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
     run(&lab, "select S._place(0, 1000)").await;
-    run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
+    run(&lab, &format!("insert into S.partition_cursors (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
     let mut tx = lab.pool().begin().await.unwrap();
     let urgent = lab
         .enqueue(under("key", 1))

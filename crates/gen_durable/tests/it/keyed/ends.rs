@@ -296,7 +296,7 @@ async fn family(lab: &Lab<RunLog>) -> (Id<Walk>, i64) {
     // first, then its parent.
     for (id, crashes) in [(child, 2), (parent.raw(), 0)] {
         let held = format!(
-            "update S.instances set status = 'executing', locked_by = '{EXPIRED_WORKER}', claim_epoch = claim_epoch + 1, held_back = false,
+            "update S.instances set status = 'executing', locked_by = '{EXPIRED_WORKER}', claim_epoch = claim_epoch + 1, partition_waiting = false,
              begun_epoch = claim_epoch + 1, join_any = true, deadline_at = null, eligible_at = S.clock(), crash_count = {crashes} where id = {id}"
         );
         run(lab, &held).await;

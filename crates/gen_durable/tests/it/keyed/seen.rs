@@ -120,7 +120,7 @@ async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
     );
     let queues = lab.inspect().queues().await.unwrap();
     assert_eq!(
-        (queues[0].queued, queues[0].held_back),
+        (queues[0].queued, queues[0].partition_waiting),
         (8, 0),
         "{queues:?}"
     );
@@ -241,10 +241,10 @@ async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_lis
         (keys.len(), keys[0].key.as_str(), keys[0].waiting),
         (1, "k", 1)
     );
-    assert_eq!(keys[0].turn.as_ref().unwrap().instance.id, holder.raw());
+    assert_eq!(keys[0].holder.as_ref().unwrap().instance.id, holder.raw());
     lab.drain().await;
     let explained = lab.inspect().explain(waits.raw()).await.unwrap().unwrap();
-    let Blocker::HeldBack {
+    let Blocker::PartitionWaiting {
         partition,
         holder: named,
     } = first(&explained)
@@ -262,7 +262,7 @@ async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_lis
     // With SQL, so that the key has no partition holder: the next placement would assign one.
     run(
         &lab,
-        &format!("update S.instances set held_back = true where id = {holder}"),
+        &format!("update S.instances set partition_waiting = true where id = {holder}"),
     )
     .await;
     let explained = lab.inspect().explain(waits.raw()).await.unwrap().unwrap();
@@ -272,7 +272,7 @@ async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_lis
         .partitions(KeyFilter::default())
         .await
         .unwrap();
-    assert_eq!((keys[0].waiting, &keys[0].turn), (2, &None));
+    assert_eq!((keys[0].waiting, &keys[0].holder), (2, &None));
     // Many keys, in pages, found through both indexes.
     for key in ["a", "b", "c"] {
         lab.enqueue(under(key, 3)).after(HOUR).await.unwrap();
@@ -298,7 +298,7 @@ async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_lis
         ["a", "b", "c", "k"]
     );
     let queues = lab.inspect().queues().await.unwrap();
-    assert_eq!(queues[0].held_back, 8, "{queues:?}");
+    assert_eq!(queues[0].partition_waiting, 8, "{queues:?}");
 }
 
 #[tokio::test]
@@ -323,7 +323,7 @@ async fn an_instance_behind_a_head_that_waits_for_the_partition_names_the_head_a
         panic!("{explained:?}")
     };
     assert_eq!(before.instance.id, head.raw());
-    let Blocker::HeldBack { holder: named, .. } = first(before) else {
+    let Blocker::PartitionWaiting { holder: named, .. } = first(before) else {
         panic!("{before:?}")
     };
     assert_eq!(named.instance.id, holder.raw());
@@ -351,7 +351,7 @@ async fn instances_show_their_lane_and_partition_key_and_can_be_filtered_by_them
         (
             row.in_lane,
             row.lane_position,
-            row.held_back,
+            row.partition_waiting,
             row.is_lane_head()
         ),
         (false, None, false, false)
