@@ -229,7 +229,7 @@ impl Projections {
                 runs::cancel(&connection, run, &why).await
             })
             .await?;
-        self.pool.inner.log.poke_runs();
+        self.pool.inner.log.wake_runs();
         Ok(cancelled)
     }
 
@@ -246,7 +246,7 @@ impl Projections {
                 projections::retry(&connection, &tenant_name, &name).await
             })
             .await?;
-        self.pool.inner.log.poke_runs();
+        self.pool.inner.log.wake_runs();
         Ok(going)
     }
 
@@ -267,7 +267,7 @@ impl Projections {
                 projections::redrive(&connection, &tenant, &projection, position).await
             })
             .await?;
-        self.pool.inner.log.poke_runs();
+        self.pool.inner.log.wake_runs();
         Ok(count)
     }
 
@@ -290,7 +290,7 @@ impl Projections {
         };
         self.call_briefly("assign positions to events", assign)
             .await?;
-        self.pool.inner.log.poke(std::iter::once(tenant));
+        self.pool.inner.log.wake_readers(std::iter::once(tenant));
         loop {
             let (tenant_name, name) = (tenant.to_owned(), projection.to_owned());
             let cursor = self
@@ -407,7 +407,7 @@ impl IntoFuture for RunRequest {
                 runs::request(&connection, &asked).await
             };
             let run = projections.call("request a run", act).await?;
-            projections.pool.inner.log.poke_runs();
+            projections.pool.inner.log.wake_runs();
             match run {
                 Some(run) => Ok(run),
                 None => Err(projections.why_not(&request).await?),
@@ -463,7 +463,7 @@ impl IntoFuture for RunsRequest {
                 Ok((runs, is_known))
             };
             let (runs, is_known) = projections.call("request runs", act).await?;
-            projections.pool.inner.log.poke_runs();
+            projections.pool.inner.log.wake_runs();
             match is_known {
                 true => Ok(runs),
                 false => {

@@ -362,7 +362,7 @@ impl Client {
             .apart(move |connection| async move { queue::resume(&connection, &name).await })
             .await?
             .map_err(|fault| fault.into_error("resume a queue"))?;
-        self.pool.wakes().iter().for_each(|wake| wake.ring());
+        self.pool.wakes().iter().for_each(|wake| wake.wake());
         Ok(resumed)
     }
 

@@ -134,7 +134,7 @@ impl Log {
         self.pool
             .inner
             .log
-            .poke(placed.iter().map(|(tenant, _)| tenant.as_str()));
+            .wake_readers(placed.iter().map(|(tenant, _)| tenant.as_str()));
         Ok(placed.iter().map(|(_, count)| count).sum())
     }
 

@@ -130,7 +130,7 @@ impl Operate {
                 operate::deliver(&connection, &to, &called, payload.get(), once.as_deref()).await
             })
             .await?;
-        self.pool.wakes().iter().for_each(|wake| wake.ring());
+        self.pool.wakes().iter().for_each(|wake| wake.wake());
         delivered(answer, name)
     }
 

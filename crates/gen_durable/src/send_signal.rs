@@ -271,7 +271,7 @@ impl<'c> IntoFuture for SignalAll<'c> {
                 signal::deliver_all(&connection, &signals).await
             });
             let sent = deliveries(sent.await?, count);
-            pool.wakes().iter().for_each(|wake| wake.ring());
+            pool.wakes().iter().for_each(|wake| wake.wake());
             sent
         })
     }
@@ -382,7 +382,7 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
                         from,
                     });
                 } else {
-                    wake.ring();
+                    wake.wake();
                 }
             }
             Ok(signalled)
@@ -488,7 +488,7 @@ impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
                 .pool()
                 .act(move |connection| async move { signal::deliver(&connection, &sent).await })
                 .await?;
-            client.pool().wakes().iter().for_each(|wake| wake.ring());
+            client.pool().wakes().iter().for_each(|wake| wake.wake());
             delivered(answer, name)
         })
     }

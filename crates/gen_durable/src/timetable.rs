@@ -275,7 +275,7 @@ impl Schedules {
                 .await?
                 .map_err(|fault: Fault| fault.into_error("resume a schedule"))??;
             if outcome != "changed" {
-                self.poke(None);
+                self.wake_readers(None);
                 return changed(&outcome, name);
             }
         }
@@ -318,7 +318,7 @@ impl Schedules {
             })
             .await?
             .map_err(|fault| fault.into_error("set a schedule's cycle"))?;
-        self.poke(None);
+        self.wake_readers(None);
         changed(&outcome, name).map(drop)
     }
 
@@ -335,12 +335,12 @@ impl Schedules {
             .apart(move |connection| async move { schedule::run(&connection, &called).await })
             .await?
             .map_err(|fault| fault.into_error("run a schedule"))?;
-        self.poke(Some(Timestamp::UNIX_EPOCH));
+        self.wake_readers(Some(Timestamp::UNIX_EPOCH));
         timer.ok_or_else(|| no_schedule(name))
     }
 
     /// Wakes the clockworks of this process.
-    fn poke(&self, due: Option<Timestamp>) {
+    fn wake_readers(&self, due: Option<Timestamp>) {
         let due = due.map_or(
             ArmedFor::After(std::time::Duration::ZERO, std::time::Instant::now()),
             ArmedFor::At,

@@ -88,7 +88,7 @@ impl Wake {
     }
 
     /// Wakes the picker, for example because a worker became free.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         self.picker_wake.notify_one();
     }
 
@@ -104,7 +104,7 @@ impl Wake {
     }
 
     /// Waits for a wake of the picker. A wake from before this wait is not lost.
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn woken(&self) {
         self.picker_wake.notified().await;
     }
 
@@ -126,7 +126,7 @@ impl Wake {
 /// Wakes the projector, which assigns log positions and runs projections: the logs of these tenants
 /// have grown.
 #[derive(Debug, Default)]
-pub(crate) struct LogBell {
+pub(crate) struct LogWake {
     wake: Notify,
     /// Tenants with new events since the projector last read this set. The lock is held only
     /// briefly, never across an await.
@@ -135,8 +135,8 @@ pub(crate) struct LogBell {
     runs: AtomicBool,
 }
 
-impl LogBell {
-    pub(crate) fn poke_runs(&self) {
+impl LogWake {
+    pub(crate) fn wake_runs(&self) {
         self.runs.store(true, Ordering::Relaxed);
         self.wake.notify_one();
     }
@@ -145,7 +145,7 @@ impl LogBell {
         self.runs.swap(false, Ordering::Relaxed)
     }
 
-    pub(crate) fn poke<'a>(&self, tenants: impl Iterator<Item = &'a str>) {
+    pub(crate) fn wake_readers<'a>(&self, tenants: impl Iterator<Item = &'a str>) {
         let mut grown = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         for tenant in tenants {
             if !grown.contains(tenant) {
@@ -156,12 +156,12 @@ impl LogBell {
         self.wake.notify_one();
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
     /// Waits for a wake. A wake from before this wait is not lost.
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }
 

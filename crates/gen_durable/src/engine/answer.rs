@@ -64,7 +64,7 @@ pub(crate) fn answer(
     committed: impl Fn(&Claim) -> Option<Found>,
 ) {
     apply_outcomes(core, batch, committed);
-    core.wake.ring();
+    core.wake.wake();
 }
 
 /// Starts the next step, frees the worker, or drops a stale result, for each result of a batch.
@@ -108,7 +108,7 @@ pub(super) fn apply_outcomes(
             core.pool
                 .inner
                 .log
-                .poke(more.events.iter().map(|event| event.tenant.as_str()));
+                .wake_readers(more.events.iter().map(|event| event.tenant.as_str()));
         }
         match (next, found) {
             (Some(row), Some(Found { inbox, children })) => {

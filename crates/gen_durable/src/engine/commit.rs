@@ -113,8 +113,8 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
             return;
         }
         tokio::select! {
-            () = core.results.rung(), if all => {}
-            () = core.keyed.rung() => {}
+            () = core.results.woken(), if all => {}
+            () = core.keyed.woken() => {}
             () = core.phase.stopped() => {}
         }
     }
@@ -442,7 +442,7 @@ fn apply_written(
         .all(|ended| followed.contains(&ended.ending.claim.id));
     apply_outcomes(core, known, |claim| written.found.get(&claim.id).cloned());
     if !is_quiet {
-        core.wake.ring();
+        core.wake.wake();
     }
     if !ask.is_empty() {
         work.push((ask, Try::Ask(0)));

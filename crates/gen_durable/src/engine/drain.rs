@@ -54,7 +54,7 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
     // If a projection batch does not end in time, it is aborted and its transaction is rolled back.
     core.workers.abort();
     core.phase.stop();
-    core.blocked.ring();
+    core.blocked.wake();
     core.failures.close();
     let ended = async {
         for ended in others {
@@ -95,7 +95,7 @@ async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Inst
         if !was_claiming && core.queues.iter().all(|queue| queue.is_empty()) {
             return released;
         }
-        let _ = timeout(DRAIN_POLL, core.wake.rung()).await;
+        let _ = timeout(DRAIN_POLL, core.wake.woken()).await;
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct LaneWorker {
 }
 
 impl LaneWorker {
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         if !self.is_notified.load(Ordering::SeqCst)
             && !self.is_notified.swap(true, Ordering::SeqCst)
         {
@@ -34,7 +34,7 @@ impl LaneWorker {
         }
     }
 
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 }
@@ -96,7 +96,7 @@ impl UnknownHeads {
                 count,
                 "released {count} heads of lanes of this worker that it does not hold: a commit answer was lost, or a head was removed by hand"
             );
-            core.wake.ring();
+            core.wake.wake();
         }
         Ok(())
     }

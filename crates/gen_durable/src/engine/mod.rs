@@ -64,7 +64,7 @@ use crate::{
         migrate,
         pool::{CALLS_MAX, Pool},
     },
-    wake::LogBell,
+    wake::LogWake,
 };
 
 /// A row becomes a suspect after this many workers crashed while they held it. A process runs at
@@ -175,7 +175,7 @@ impl Engine {
             }
             None => None,
         };
-        let log_wake = Arc::new(LogBell::default());
+        let log_wake = Arc::new(LogWake::default());
         self.pool.inner.log.subscribe(&log_wake);
         let projector = projector::Projector::new(
             self.pool.clone(),
@@ -343,7 +343,7 @@ impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.phase.drain();
         self.0.phase.stop();
-        self.0.blocked.ring();
+        self.0.blocked.wake();
         self.0.failures.close();
     }
 }
@@ -388,7 +388,7 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     while let Some((run, fence)) = local.next(ended.take()) {
         let claim = run.row.claim();
         if run.unclaimed {
-            core.lane_worker.ring();
+            core.lane_worker.wake();
         }
         let mut step = pin!(step::run(&core, queue, run, fence));
         // A step has begun when it first waits for something, or when it has ended.

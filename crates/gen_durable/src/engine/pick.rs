@@ -434,7 +434,7 @@ pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
 
 async fn wait(core: &Core, pause: Duration) {
     tokio::select! {
-        () = core.wake.rung() => {}
+        () = core.wake.woken() => {}
         () = core.phase.draining() => {}
         () = tokio::time::sleep(pause) => {}
     }

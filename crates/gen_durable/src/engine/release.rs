@@ -31,7 +31,7 @@ impl Releases {
         self.notify.notify_one();
     }
 
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 
@@ -55,7 +55,7 @@ impl Releases {
                 Ok((held, released)) => {
                     locked.extend(claims.into_iter().filter(|claim| held.contains(&claim.id)));
                     if released > 0 {
-                        core.wake.ring();
+                        core.wake.wake();
                     }
                     claims = rest;
                 }

@@ -89,11 +89,11 @@ impl ResultQueue {
             .len()
     }
 
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         self.notify.notify_one();
     }
 }
@@ -129,7 +129,7 @@ impl Keyed {
             *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
         if self.starting.load(Ordering::SeqCst) == 0 {
-            self.results.ring()
+            self.results.wake()
         } else {
             self.soon.notify_one()
         }
@@ -168,10 +168,10 @@ impl Keyed {
     }
 
     /// Waits until it is worth calling `share`.
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn woken(&self) {
         tokio::select! {
-            () = self.results.rung() => {}
-            () = self.soon.notified() => drop(tokio::time::timeout(GATHER_MAX, self.results.rung()).await),
+            () = self.results.woken() => {}
+            () = self.soon.notified() => drop(tokio::time::timeout(GATHER_MAX, self.results.woken()).await),
         }
     }
 
@@ -180,7 +180,7 @@ impl Keyed {
     pub(crate) fn mark_away(&self) -> Away<'_> {
         self.away.fetch_add(1, Ordering::SeqCst);
         if !self.results.is_empty() {
-            self.results.ring();
+            self.results.wake();
         }
         Away(self)
     }
@@ -194,7 +194,7 @@ impl Keyed {
     /// wait.
     pub(crate) fn begun(&self) {
         if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.results.is_empty() {
-            self.results.ring();
+            self.results.wake();
         }
     }
 }

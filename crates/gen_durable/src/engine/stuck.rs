@@ -64,7 +64,7 @@ pub(crate) async fn retry(
             count,
             "retried {count} stuck rows that another build could not decode"
         );
-        core.wake.ring();
+        core.wake.wake();
     }
     Ok(())
 }

@@ -96,16 +96,16 @@ pub(crate) async fn run(core: Arc<Core>) {
                 return;
             }
             // A result that is put back also notifies. That does not advance the next try.
-            () = core.blocked.rung() => {
+            () = core.blocked.woken() => {
                 due.blocked.get_or_insert_with(Instant::now);
             }
-            () = core.environment.watch.rung() => {
+            () = core.environment.watch.woken() => {
                 due.claims.get_or_insert_with(|| Instant::now() + CLAIMS_EVERY);
             }
-            () = core.lane_worker.rung() => {
+            () = core.lane_worker.woken() => {
                 due.lane_worker.get_or_insert_with(|| Instant::now() + lane_worker::CLAIM_AFTER);
             }
-            () = core.releases.rung() => due.release = Some(Instant::now()),
+            () = core.releases.woken() => due.release = Some(Instant::now()),
             () = core.wake.doubted() => due.claims = Some(Instant::now()),
             () = tokio::time::sleep_until(next.into()) => {}
         }
@@ -364,7 +364,7 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
                 count,
                 "reaped {count} rows of expired worker {worker}"
             );
-            core.wake.ring();
+            core.wake.wake();
         }
         for row in reaped.into_iter().filter(|row| row.is_stuck) {
             core.failures.report(InstanceFailure {
@@ -381,7 +381,7 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
         }
     }
     while lease::release_expired(connection, worker, REAP_BATCH).await? > 0 {
-        core.wake.ring();
+        core.wake.wake();
     }
     lease::bury(connection, worker).await
 }
@@ -432,7 +432,7 @@ async fn release_lost_claims(core: &Arc<Core>, connection: &Connection) -> Resul
         count,
         "released {count} rows that a pick had claimed: its answer was lost"
     );
-    core.wake.ring();
+    core.wake.wake();
     Ok(())
 }
 

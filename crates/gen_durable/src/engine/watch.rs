@@ -66,7 +66,7 @@ impl Watch {
     }
 
     /// Waits until a step asks for the first time.
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 

@@ -117,7 +117,7 @@ pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &Run, why
     if let Some(local) = core.queue(queue) {
         local.let_go([claim]);
     }
-    core.wake.ring();
+    core.wake.wake();
 }
 
 /// Releases claims until this worker has none of them, or until `ends` returns true. A row that

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::Error,
     event::{EventRow, Fact},
-    wake::LogBell,
+    wake::LogWake,
 };
 
 sql!(prepared APPEND_WITHIN, "append_within.sql", [
@@ -63,43 +63,43 @@ const DISCOVER_MAX: i32 = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct LogSide {
     /// Engines that assign positions and project. The mutex is never held over an await.
-    bells: Mutex<Vec<Weak<LogBell>>>,
+    wakes: Mutex<Vec<Weak<LogWake>>>,
 }
 
 impl LogSide {
-    pub(crate) fn subscribe(&self, bell: &std::sync::Arc<LogBell>) {
-        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.retain(|bell| bell.strong_count() > 0);
-        bells.push(std::sync::Arc::downgrade(bell));
+    pub(crate) fn subscribe(&self, notify: &std::sync::Arc<LogWake>) {
+        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes.retain(|notify| notify.strong_count() > 0);
+        wakes.push(std::sync::Arc::downgrade(notify));
     }
 
     /// Wakes the engines, with a hint that these tenants have new events.
-    pub(crate) fn poke<'a>(&self, tenants: impl Iterator<Item = &'a str> + Clone) {
+    pub(crate) fn wake_readers<'a>(&self, tenants: impl Iterator<Item = &'a str> + Clone) {
         if tenants.clone().next().is_none() {
             return;
         }
-        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        for bell in bells.iter().filter_map(Weak::upgrade) {
-            bell.poke(tenants.clone());
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        for notify in wakes.iter().filter_map(Weak::upgrade) {
+            notify.wake_readers(tenants.clone());
         }
     }
 
     /// Wakes the engines, with a hint that an event without a position is about to be committed.
     pub(crate) fn expect_unplaced(&self) {
-        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes
             .iter()
             .filter_map(Weak::upgrade)
-            .for_each(|bell| bell.ring());
+            .for_each(|notify| notify.wake());
     }
 
     /// Wakes the engines, with a hint that a run was requested.
-    pub(crate) fn poke_runs(&self) {
-        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells
+    pub(crate) fn wake_runs(&self) {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes
             .iter()
             .filter_map(Weak::upgrade)
-            .for_each(|bell| bell.poke_runs());
+            .for_each(|notify| notify.wake_runs());
     }
 }
 
@@ -182,7 +182,7 @@ async fn flush(pool: &Pool, connection: &Connection) {
             Ok(placed) => {
                 pool.inner
                     .log
-                    .poke(batch.iter().map(|asked| asked.item.tenant.as_str()));
+                    .wake_readers(batch.iter().map(|asked| asked.item.tenant.as_str()));
                 for (asked, placed) in batch.into_iter().zip(placed) {
                     asked.answer(Ok(placed));
                 }
@@ -212,7 +212,7 @@ async fn alone(pool: &Pool, connection: &Connection, asked: Asked<Fact, Placed>)
     let placed = append(connection, std::iter::once(&asked.item), true).await;
     pool.inner
         .log
-        .poke(std::iter::once(asked.item.tenant.as_str()));
+        .wake_readers(std::iter::once(asked.item.tenant.as_str()));
     asked.answer(first(placed));
 }
 
@@ -232,7 +232,7 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<Fact>) -> Result<Vec<Placed>, E
         if placed.is_ok() {
             log.inner
                 .log
-                .poke(facts.iter().map(|fact| fact.tenant.as_str()));
+                .wake_readers(facts.iter().map(|fact| fact.tenant.as_str()));
         }
         placed
     };

@@ -30,7 +30,7 @@ use crate::{
         projections,
         runs::{self, Due},
     },
-    wake::LogBell,
+    wake::LogWake,
 };
 
 /// How long after the last new event the poll stays fast, and how it slows down after that, as in
@@ -83,7 +83,7 @@ struct Schedule {
 }
 
 /// Assigns positions and projects until the engine drains.
-pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Arc<LogBell>) {
+pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Arc<LogWake>) {
     let (report, mut reports) = mpsc::unbounded_channel();
     let mut look = Look::new(projector.clone());
     let batches_max = core.settings.projectors;
@@ -122,7 +122,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
             biased;
             () = core.phase.draining() => break,
             Some((key, ended)) = reports.recv() => schedule.ended(key, ended),
-            () = log_wake.rung() => {
+            () = log_wake.woken() => {
                 schedule.logs_grown(log_wake.take().into_iter().map(|tenant| (tenant, i64::MAX)));
                 // An event was recorded in this process, perhaps without a position, or is about to
                 // be: poll often from now on.

@@ -164,7 +164,7 @@ impl Projector {
         self.pool
             .inner
             .log
-            .poke(std::iter::once(due.tenant.as_str()));
+            .wake_readers(std::iter::once(due.tenant.as_str()));
         Ok(Turn::Idle)
     }
 
@@ -586,8 +586,8 @@ impl Projector {
                 self.pool
                     .inner
                     .log
-                    .poke(std::iter::once(due.tenant.as_str()));
-                self.pool.inner.log.poke_runs();
+                    .wake_readers(std::iter::once(due.tenant.as_str()));
+                self.pool.inner.log.wake_runs();
                 return Ok(Turn::Idle);
             }
         }
@@ -661,7 +661,7 @@ impl Projector {
             runs::finish(&connection, run, error.as_deref(), verdict.as_deref()).await
         })
         .await?;
-        self.pool.inner.log.poke_runs();
+        self.pool.inner.log.wake_runs();
         Ok(Turn::Idle)
     }
 }

@@ -324,7 +324,7 @@ impl Projector {
                     runs::request(&connection, &request).await.map(drop)
                 })
                 .await?;
-                self.pool.inner.log.poke_runs();
+                self.pool.inner.log.wake_runs();
             }
             NewVersion::Offer => {
                 tracing::warn!(
