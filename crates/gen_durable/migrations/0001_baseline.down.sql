@@ -14,7 +14,7 @@ drop function gen_durable.trim_logs;
 drop function gen_durable.walk_page;
 drop function gen_durable.discover;
 drop function gen_durable.record;
-drop function gen_durable.record_riders;
+drop function gen_durable._record_result_events;
 drop function gen_durable.append;
 drop function gen_durable.place_events;
 drop function gen_durable.place_locked;

@@ -2812,7 +2812,7 @@ begin
         perform gen_durable._send_effects(p_results, written);
     end if;
     if jsonb_path_exists(p_results, '$[*].events') then
-        perform gen_durable.record_riders(p_results, written, larger);
+        perform gen_durable._record_result_events(p_results, written, larger);
     end if;
 
     return query
@@ -3860,7 +3860,7 @@ end $$;
 
 -- schema/functions/append.sql
 -- Appends events, in the order of the arrays. An array may be empty if every value is the default.
---   called by: store::events, record_riders
+--   called by: store::events, _record_result_events
 --   index: event_heads_pkey, events_log, events_unplaced, event_looks_pkey
 --   locks: heads of logs, by tenant. p_heads: 'wait' waits for them; 'skip' skips locked ones, and
 --   events of those logs get their position later; 'none' locks none and all events get their
@@ -3925,12 +3925,12 @@ begin
     returning made.tenant, made.position, made.arrival_no;
 end $$;
 
--- schema/functions/record_riders.sql
+-- schema/functions/_record_result_events.sql
 -- Appends the events of step results, of those that were written. In a step's own transaction,
 -- which the caller ends, it takes no lock.
 --   called by: _write_step_results_with_effects      index: as append
 --   locks: heads by tenant, skipping locked ones
-create function gen_durable.record_riders(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
+create function gen_durable._record_result_events(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
 as $$

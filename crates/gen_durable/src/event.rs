@@ -132,7 +132,7 @@ pub struct EventRow {
     pub step: Option<String>,
 }
 
-/// An event to record, in the JSON form that `gen_durable.record_riders` reads.
+/// An event to record, in the JSON form that `gen_durable._record_result_events` reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Fact {
     pub(crate) tenant: String,

@@ -1,5 +1,5 @@
 -- Appends events, in the order of the arrays. An array may be empty if every value is the default.
---   called by: store::events, record_riders
+--   called by: store::events, _record_result_events
 --   index: event_heads_pkey, events_log, events_unplaced, event_looks_pkey
 --   locks: heads of logs, by tenant. p_heads: 'wait' waits for them; 'skip' skips locked ones, and
 --   events of those logs get their position later; 'none' locks none and all events get their

@@ -74,7 +74,7 @@ begin
         perform gen_durable._send_effects(p_results, written);
     end if;
     if jsonb_path_exists(p_results, '$[*].events') then
-        perform gen_durable.record_riders(p_results, written, larger);
+        perform gen_durable._record_result_events(p_results, written, larger);
     end if;
 
     return query

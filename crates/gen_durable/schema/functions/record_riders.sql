@@ -2,7 +2,7 @@
 -- which the caller ends, it takes no lock.
 --   called by: _write_step_results_with_effects      index: as append
 --   locks: heads by tenant, skipping locked ones
-create function gen_durable.record_riders(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
+create function gen_durable._record_result_events(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
 as $$
