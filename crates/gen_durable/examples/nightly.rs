@@ -60,7 +60,7 @@ impl Machine for Order {
         match at {
             Step::Wait => Ok(wait_for::<Paid>()
                 .then(Step::Paid)
-                .meanwhile(
+                .repeat(
                     Cycle::every(Duration::from_millis(300)).times(5),
                     Remind { order: self.number },
                 )

@@ -152,7 +152,7 @@ create table gen_durable.instances (
     lane_blocks      boolean not null default false,
     join_any         boolean not null default false, -- the first child that settles ends the join
     -- Has repeating timers beside its wait; without them the end of the wait costs one comparison.
-    repeats          boolean not null default false,
+    has_repeating_timers boolean not null default false,
     queue            text not null default 'default',
     tenant           text not null default '',
     machine              text not null,
@@ -475,7 +475,7 @@ create table gen_durable.timers (
     schedule    text,
     new_instance       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
     constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
-    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and new_instance is not null)),
+    constraint timers_repeating_are_complete check (instance_id is null or (await_seq is not null and new_instance is not null)),
     constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
     constraint timers_end_once check ((state = 'pending') = (ended_at is null)),
     constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)
@@ -484,9 +484,9 @@ create table gen_durable.timers (
 -- Pending timers by due time.
 create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
 -- The timers of a wait, for the end of the wait.
-create index timers_beside on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
+create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
 -- A schedule has one occurrence ahead of it, and no occurrence happens twice.
-create unique index timers_ahead on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
+create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
 -- Ended timers, for the collector.
 create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;
@@ -2697,7 +2697,7 @@ begin
             perform gen_durable.enqueue_all(ending->'new_instances');
         end if;
         if ending ? 'repeats' then
-            perform gen_durable.arm((ending->>'id')::bigint, ending->'repeats');
+            perform gen_durable._insert_repeating_timers((ending->>'id')::bigint, ending->'repeats');
         end if;
         if ending ? 'at' then
             update gen_durable.instances i set eligible_at = greatest((ending->>'at')::timestamptz, gen_durable.clock())
@@ -3318,13 +3318,13 @@ begin
     return query select total, is_full;
 end $$;
 
--- schema/functions/end_repeats.sql
+-- schema/functions/_end_repeating_timers.sql
 -- Cancels the repeating timers of a wait in the transaction that ends the wait, whatever ends it: a
 -- signal, the last child, a deadline, a cancel, an operator.
---   called by: the trigger below      index: timers_beside
+--   called by: the trigger below      index: timers_repeating
 --   locks: the pending timers of the instance, after the instance's own row; a transaction that
 --   fires one of them holds that row first
-create function gen_durable.end_repeats() returns trigger
+create function gen_durable._end_repeating_timers() returns trigger
 language plpgsql
 as $$
 -- planner: pinned
@@ -3333,16 +3333,16 @@ begin
     where t.instance_id = new.id and t.state = 'pending';
     return null;
 end $$;
-create trigger instances_end_repeats after update of status on gen_durable.instances
+create trigger instances_end_repeating_timers after update of status on gen_durable.instances
     for each row
-    when (old.repeats and old.status in ('awaiting_signal', 'awaiting_children') and new.status <> old.status)
-    execute function gen_durable.end_repeats();
+    when (old.has_repeating_timers and old.status in ('awaiting_signal', 'awaiting_children') and new.status <> old.status)
+    execute function gen_durable._end_repeating_timers();
 
 -- schema/functions/arm.sql
 -- Starts the repeating timers of a wait, unless the wait has ended at once.
 --   called by: _apply_effects      index: instances_pkey
 --   locks: the instance's row, which the caller has locked
-create function gen_durable.arm(p_instance bigint, p_repeats jsonb) returns void
+create function gen_durable._insert_repeating_timers(p_instance bigint, p_repeating jsonb) returns void
 language plpgsql
 as $$
 -- planner: pinned
@@ -3351,10 +3351,10 @@ begin
     select i.id, i.step_seq, greatest((r->>'due')::timestamptz, gen_durable.clock()), (r->>'anchor')::timestamptz,
         (r->>'remaining')::int, r->>'cycle', r->>'missed', r->'new_instance'
     from gen_durable.instances i
-    cross join jsonb_array_elements(p_repeats) r
+    cross join jsonb_array_elements(p_repeating) r
     where i.id = p_instance and i.status in ('awaiting_signal', 'awaiting_children');
     if found then
-        update gen_durable.instances i set repeats = true where i.id = p_instance and not i.repeats;
+        update gen_durable.instances i set repeats = true where i.id = p_instance and not i.has_repeating_timers;
     end if;
 end $$;
 
@@ -3582,11 +3582,11 @@ begin
     return query select null::bigint, null::text, null::smallint, null::timestamptz, gen_durable.clock();
 end $$;
 
--- schema/functions/put_ahead.sql
+-- schema/functions/_insert_next_timer.sql
 -- Replaces the next occurrence of a schedule.
---   called by: register_schedule, set_schedule, resume_schedule      index: timers_ahead
+--   called by: register_schedule, set_schedule, resume_schedule      index: timers_next
 --   locks: that occurrence; the caller holds the schedule's row
-create function gen_durable.put_ahead(p_name text, p_due timestamptz, p_remaining int) returns void
+create function gen_durable._insert_next_timer(p_name text, p_due timestamptz, p_remaining int) returns void
 language plpgsql
 as $$
 -- planner: pinned
@@ -3631,7 +3631,7 @@ begin
     values (p_name, p_cycle, p_missed, p_cycle, p_missed, p_anchor)
     on conflict (name) do nothing;
     if found then
-        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_first, p_remaining);
         return 'new';
     end if;
     if exists (select from gen_durable.schedules s where s.name = p_name and s.code_cycle = p_cycle and s.code_missed = p_missed
@@ -3661,7 +3661,7 @@ begin
     set cycle = p_cycle, anchor_at = p_anchor, set_at = null, set_by = null, remaining = p_remaining, ended_at = null
     where s.name = p_name;
     if known.paused_at is null then
-        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_first, p_remaining);
     end if;
     return case when known.set_at is null then 'changed' else 'replaced' end;
 end $$;
@@ -3688,14 +3688,14 @@ begin
         remaining = p_remaining, ended_at = null
     where s.name = p_name;
     if known.paused_at is null then
-        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_first, p_remaining);
     end if;
     return 'done';
 end $$;
 
 -- schema/functions/pause_schedule.sql
 -- Pauses a schedule: no occurrence happens until it is resumed.
---   called by: store::schedule::pause      index: schedules_pkey, timers_ahead
+--   called by: store::schedule::pause      index: schedules_pkey, timers_next
 --   locks: the schedule's row, then its occurrence
 create function gen_durable.pause_schedule(p_name text, p_by text) returns text
 language plpgsql
@@ -3744,7 +3744,7 @@ begin
     end if;
     update gen_durable.schedules s set paused_at = null, paused_by = null where s.name = p_name;
     if known.ended_at is null then
-        perform gen_durable.put_ahead(p_name, p_next, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_next, p_remaining);
     end if;
     return 'done';
 end $$;

@@ -280,10 +280,10 @@ impl<M: Machine> Waiting<M> {
         transition
     }
 
-    /// Enqueues `job` repeatedly while the wait lasts: `.meanwhile(Cycle::every(DAY).times(2),
+    /// Enqueues `job` repeatedly while the wait lasts: `.repeat(Cycle::every(DAY).times(2),
     /// Remind { order })`. The commit that ends the wait also ends the repetition; a wait that is
     /// satisfied at once never starts it.
-    pub fn meanwhile(mut self, cycle: Cycle, job: impl IntoNewInstance) -> Waiting<M> {
+    pub fn repeat(mut self, cycle: Cycle, job: impl IntoNewInstance) -> Waiting<M> {
         self.0.repeats.push((cycle, job.into_new_instance()));
         self
     }

@@ -61,7 +61,7 @@ begin
             perform gen_durable.enqueue_all(ending->'new_instances');
         end if;
         if ending ? 'repeats' then
-            perform gen_durable.arm((ending->>'id')::bigint, ending->'repeats');
+            perform gen_durable._insert_repeating_timers((ending->>'id')::bigint, ending->'repeats');
         end if;
         if ending ? 'at' then
             update gen_durable.instances i set eligible_at = greatest((ending->>'at')::timestamptz, gen_durable.clock())

@@ -1,7 +1,7 @@
 -- Starts the repeating timers of a wait, unless the wait has ended at once.
 --   called by: _apply_effects      index: instances_pkey
 --   locks: the instance's row, which the caller has locked
-create function gen_durable.arm(p_instance bigint, p_repeats jsonb) returns void
+create function gen_durable._insert_repeating_timers(p_instance bigint, p_repeating jsonb) returns void
 language plpgsql
 as $$
 -- planner: pinned
@@ -10,9 +10,9 @@ begin
     select i.id, i.step_seq, greatest((r->>'due')::timestamptz, gen_durable.clock()), (r->>'anchor')::timestamptz,
         (r->>'remaining')::int, r->>'cycle', r->>'missed', r->'new_instance'
     from gen_durable.instances i
-    cross join jsonb_array_elements(p_repeats) r
+    cross join jsonb_array_elements(p_repeating) r
     where i.id = p_instance and i.status in ('awaiting_signal', 'awaiting_children');
     if found then
-        update gen_durable.instances i set repeats = true where i.id = p_instance and not i.repeats;
+        update gen_durable.instances i set repeats = true where i.id = p_instance and not i.has_repeating_timers;
     end if;
 end $$;

@@ -1,5 +1,5 @@
 -- Pauses a schedule: no occurrence happens until it is resumed.
---   called by: store::schedule::pause      index: schedules_pkey, timers_ahead
+--   called by: store::schedule::pause      index: schedules_pkey, timers_next
 --   locks: the schedule's row, then its occurrence
 create function gen_durable.pause_schedule(p_name text, p_by text) returns text
 language plpgsql

@@ -20,7 +20,7 @@ begin
     values (p_name, p_cycle, p_missed, p_cycle, p_missed, p_anchor)
     on conflict (name) do nothing;
     if found then
-        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_first, p_remaining);
         return 'new';
     end if;
     if exists (select from gen_durable.schedules s where s.name = p_name and s.code_cycle = p_cycle and s.code_missed = p_missed
@@ -50,7 +50,7 @@ begin
     set cycle = p_cycle, anchor_at = p_anchor, set_at = null, set_by = null, remaining = p_remaining, ended_at = null
     where s.name = p_name;
     if known.paused_at is null then
-        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_first, p_remaining);
     end if;
     return case when known.set_at is null then 'changed' else 'replaced' end;
 end $$;

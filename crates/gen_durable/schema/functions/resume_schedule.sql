@@ -21,7 +21,7 @@ begin
     end if;
     update gen_durable.schedules s set paused_at = null, paused_by = null where s.name = p_name;
     if known.ended_at is null then
-        perform gen_durable.put_ahead(p_name, p_next, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_next, p_remaining);
     end if;
     return 'done';
 end $$;

@@ -19,7 +19,7 @@ begin
         remaining = p_remaining, ended_at = null
     where s.name = p_name;
     if known.paused_at is null then
-        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+        perform gen_durable._insert_next_timer(p_name, p_first, p_remaining);
     end if;
     return 'done';
 end $$;

@@ -41,7 +41,7 @@ create table gen_durable.instances (
     lane_blocks      boolean not null default false,
     join_any         boolean not null default false, -- the first child that settles ends the join
     -- Has repeating timers beside its wait; without them the end of the wait costs one comparison.
-    repeats          boolean not null default false,
+    has_repeating_timers boolean not null default false,
     queue            text not null default 'default',
     tenant           text not null default '',
     machine              text not null,

@@ -18,7 +18,7 @@ create table gen_durable.timers (
     schedule    text,
     new_instance       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
     constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
-    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and new_instance is not null)),
+    constraint timers_repeating_are_complete check (instance_id is null or (await_seq is not null and new_instance is not null)),
     constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
     constraint timers_end_once check ((state = 'pending') = (ended_at is null)),
     constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)
@@ -27,9 +27,9 @@ create table gen_durable.timers (
 -- Pending timers by due time.
 create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
 -- The timers of a wait, for the end of the wait.
-create index timers_beside on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
+create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
 -- A schedule has one occurrence ahead of it, and no occurrence happens twice.
-create unique index timers_ahead on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
+create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
 -- Ended timers, for the collector.
 create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;

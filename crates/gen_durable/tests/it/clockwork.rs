@@ -40,7 +40,7 @@ impl Machine for Wait {
                 let cycle = self.cycle.parse::<Cycle>()?.missed(Missed::All);
                 Ok(wait_for::<Over>()
                     .then(Step::Over)
-                    .meanwhile(cycle, Tick { of: cx.id.raw() })
+                    .repeat(cycle, Tick { of: cx.id.raw() })
                     .forever())
             }
             Step::Over => Ok(done(())),

@@ -147,7 +147,7 @@ async fn the_migrations_and_the_schema_files_install_the_same_objects() {
         ("alter table S.queues alter paused_by set default ''", "column queues.paused_by", 2),
         ("alter table S.timers drop constraint timers_have_a_state", "constraint timers.timers_have_a_state", 1),
         ("drop index S.timers_due", "index timers_due", 1),
-        ("drop trigger instances_end_repeats on S.instances", "trigger instances_end_repeats", 1),
+        ("drop trigger instances_end_repeating_timers on S.instances", "trigger instances_end_repeating_timers", 1),
         ("alter sequence S.arrival_numbers cache 20", "sequence arrivals", 2),
         ("alter type S.durable_status add value 'lost'", "type durable_status", 2),
         ("delete from S.placement_lock", "rows placement_lock", 2),

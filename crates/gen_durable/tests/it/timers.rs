@@ -68,7 +68,7 @@ impl Machine for Patient {
                     let cycle = cycle.missed(Missed::named(&missed).unwrap());
                     let wait = wait_for::<Reply>()
                         .then(Step::Received)
-                        .meanwhile(cycle, remind());
+                        .repeat(cycle, remind());
                     match give_up {
                         Some(seconds) => wait.or_after(Duration::from_secs(seconds), Step::Late),
                         None => wait.forever(),
@@ -78,7 +78,7 @@ impl Machine for Patient {
                     let child = NewInstance::new(Remind { of: -cx.id.raw() }).after(5 * HOUR);
                     spawn([child])
                         .then(Step::Received)
-                        .meanwhile(cycle.parse()?, remind())
+                        .repeat(cycle.parse()?, remind())
                         .forever()
                 }
             }),

@@ -68,7 +68,7 @@ impl Machine for Delivery {
             }
             Step::Ring if self.van == AT_A_DOOR => Ok(wait_for::<Signed>()
                 .then(Step::Leave)
-                .meanwhile(
+                .repeat(
                     Cycle::every(5 * MINUTE),
                     Chore {
                         what: "call the customer".to_owned(),

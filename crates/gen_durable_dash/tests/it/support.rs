@@ -306,7 +306,7 @@ impl Machine for Chime {
                 };
                 let wait = wait_for::<Stop>()
                     .then(Hour::Silence)
-                    .meanwhile(Cycle::every(HOUR), beside);
+                    .repeat(Cycle::every(HOUR), beside);
                 Ok(wait.or_after(DAY, Hour::Silence))
             }
             Hour::Silence => Ok(done(())),

@@ -1,4 +1,4 @@
--- called by: store::schedule::list     index: schedules_pkey, timers_ahead, timers_once, instances_pkey
+-- called by: store::schedule::list     index: schedules_pkey, timers_next, timers_once, instances_pkey
 -- locks: nothing
 -- Returns a page of schedules by name, after $3, or the schedule with the name $1. Lists at most
 -- ten of the workers that register each.

@@ -1,4 +1,4 @@
--- called by: store::timer::of     index: instances_pkey, timers_beside
+-- called by: store::timer::of     index: instances_pkey, timers_repeating
 -- locks: nothing
 -- Returns what becomes due for one instance: its sleep, its deadline, and the repeating timers of
 -- its wait. The columns are those of list_timers.sql.

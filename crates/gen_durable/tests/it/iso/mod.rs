@@ -464,7 +464,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the end of repeating timers together with their wait",
         false,
-        &[("end_repeats", "and t.state = 'pending'", "and false")],
+        &[("_end_repeating_timers", "and t.state = 'pending'", "and false")],
         "waiting, with a timer",
         ["signal a", "pick"],
         "a repeating timer is pending after its wait ended",

@@ -57,7 +57,7 @@ impl Machine for Wait {
         match at {
             Waiting::Begin => Ok(wait_for::<Over>()
                 .then(Waiting::Over)
-                .meanwhile(
+                .repeat(
                     self.cycle.parse::<Cycle>()?.missed(Missed::All),
                     Tick { of: cx.id.raw() },
                 )

@@ -48,7 +48,7 @@ impl Machine for Waits {
                     .missed(Missed::All);
                 Ok(wait_for::<Never>()
                     .then(At::Never)
-                    .meanwhile(cycle, Ping)
+                    .repeat(cycle, Ping)
                     .forever())
             }
             At::Begin => Ok(wait_for::<Never>()
