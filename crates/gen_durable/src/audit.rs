@@ -16,7 +16,7 @@ const TEXT_BYTES_MAX: usize = 1_000;
 
 /// An act of a person, for the audit log. Texts that are too long are truncated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Deed {
+pub struct AuditEntry {
     /// The authenticated user.
     pub who: String,
     /// The source of the request, if known: an address.
@@ -29,10 +29,10 @@ pub struct Deed {
     pub subject: String,
 }
 
-impl Deed {
+impl AuditEntry {
     /// Returns the entry with texts that a row can store.
-    fn kept(&self) -> Deed {
-        Deed {
+    fn kept(&self) -> AuditEntry {
+        AuditEntry {
             who: cut(&self.who, NAME_BYTES_MAX),
             place: self
                 .place
@@ -73,7 +73,7 @@ impl Audit {
     ///
     /// # Errors
     /// The database is away.
-    pub async fn begin(&self, deed: &Deed) -> Result<i64, Error> {
+    pub async fn begin(&self, deed: &AuditEntry) -> Result<i64, Error> {
         let deed = deed.kept();
         let made = self
             .pool
@@ -91,7 +91,7 @@ impl Audit {
     pub async fn end(
         &self,
         record: i64,
-        deed: &Deed,
+        deed: &AuditEntry,
         outcome: Result<&str, &str>,
     ) -> Result<bool, Error> {
         let (went_well, outcome) = match outcome {

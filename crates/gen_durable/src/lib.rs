@@ -40,12 +40,12 @@ mod store;
 mod testing;
 
 #[cfg(feature = "testing")]
-pub use testing::{Lab, LabDatabase, Tally};
+pub use testing::{Lab, LabDatabase, DrainStats};
 
 pub use admin::{Projections, RunRequest, RunsRequest};
-pub use audit::{Audit, Deed};
+pub use audit::{Audit, AuditEntry};
 pub use new_instance::{NewInstance, IntoNewInstance};
-pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
+pub use calendar::{Cycle, Due, MisfirePolicy, Occurrence, Period};
 pub use children::{Child, ChildrenCounts, ChildrenPage};
 pub use client::{Client, Enqueue, Enqueued, Settled};
 pub use context::Context;
@@ -59,25 +59,25 @@ pub use lane::{Lane, LaneKey};
 pub use send_signal::{Delivery, OutgoingSignal, SendSignal, SignalAll, SignalOrStart, SignalOrStarted, signal_to};
 pub use log::Log;
 pub use machine::{Data, Machine, Stored, shape, variant_names};
-pub use operate::{Anyone, UntypedInstance, Operate};
+pub use operate::{UntypedAddress, UntypedInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
-pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
+pub use projection::{Digest, OnVersionChange, PoisonPolicy, ProjectionContext, Projection};
 pub use settings::{Retention, Settings};
 pub use signal::{Address, ReceivedSignal, KeyScope, Signal, Signals};
 pub use store::{
-    audit::AuditLine,
+    audit::AuditRecord,
     doctor::{Snapshot, TableInfo},
     explain::{Blocker, Explanation, PendingChild, Relations},
     family::{ChildInfo, Children, InboxSignal},
     flow::Edge,
-    inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
+    inspect::{Count, Filter, Inspect, Instance, QueueInfo, NoWorkerFor, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     oversight::ScopeFilter,
     pool::Pool,
-    pulse::{Arrived, Backlog, Estimate, Finished, Trouble},
+    pulse::{Arrived, Backlog, Estimate, Finished, FailureGroup},
     runs::{ProjectionRun, RunKind},
     scopes::{ProjectionFailure, ProjectionInfo},
-    search::{Found, Page, Search},
+    search::{SearchHit, Page, Search},
     step_tx::StepTx,
     history::{HistoryEntry, HistoryCursor},
     target::DEFAULT_SCHEMA,
@@ -86,8 +86,8 @@ pub use store::{
 };
 pub use history::HistoryPolicy;
 pub use timetable::{
-    Attention, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerMark,
-    TimerPage, Timers, WhichTimers,
+    Findings, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerCursor,
+    TimerPage, Timers, TimerSelection,
 };
 pub use transition::{Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, fail, wait_for};
 

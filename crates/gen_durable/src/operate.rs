@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The address of an instance of any machine, by id or by key: `Address::Id(Id::from_raw(7))`.
-pub type Anyone = Address<()>;
+pub type UntypedAddress = Address<()>;
 
 /// Calls on instances without their Rust types. The checks of the typed calls at compile time do
 /// not apply here: an instance at a step that no live worker knows is not claimed until such a
@@ -113,7 +113,7 @@ impl Operate {
     /// JSON.
     pub async fn signal(
         &self,
-        to: Anyone,
+        to: UntypedAddress,
         name: &str,
         payload: &str,
         once: Option<&str>,
@@ -139,7 +139,7 @@ impl Operate {
     ///
     /// # Errors
     /// The instance does not exist, or the database is away.
-    pub async fn cancel(&self, to: Anyone, why: &str, subtree: bool) -> Result<bool, Error> {
+    pub async fn cancel(&self, to: UntypedAddress, why: &str, subtree: bool) -> Result<bool, Error> {
         let called = format!("{to:?}");
         let (to, why) = (target(to)?, storable(why));
         let answer = self
@@ -299,7 +299,7 @@ impl Operate {
     }
 }
 
-fn target(to: Anyone) -> Result<Whom, Error> {
+fn target(to: UntypedAddress) -> Result<Whom, Error> {
     let (id, key, tenant) = match to {
         Address::Id(id) => (Some(id.raw()), None, String::new()),
         Address::Key { key, tenant } => (None, Some(key), tenant),

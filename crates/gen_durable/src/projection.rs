@@ -23,9 +23,9 @@ pub trait Projection: Send + Sync + 'static {
     /// The name of the projection in the database.
     const NAME: &'static str;
     /// The version of the projection's logic. After a change, the existing rows are those of the
-    /// old version, and a rebuild is offered: see [`on_new_version`](Projection::on_new_version).
+    /// old version, and a rebuild is offered: see [`on_version_change`](Projection::on_version_change).
     const VERSION: u16 = 1;
-    /// Whether the key of its rows includes [`cx.generation`](Projecting::generation). Readers then
+    /// Whether the key of its rows includes [`cx.generation`](ProjectionContext::generation). Readers then
     /// ask `<schema>.generation(tenant, projection)` for the generation to read. Such a projection
     /// can be rebuilt in a shadow while it is read, and verified.
     const GENERATIONS: bool = false;
@@ -40,7 +40,7 @@ pub trait Projection: Send + Sync + 'static {
     fn apply(
         &self,
         batch: &[Recorded<Self::Events>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> impl Future<Output = Result<(), StepError>> + Send;
 
     /// Deletes all rows of this tenant (and generation): before a rebuild in place, and after a
@@ -48,16 +48,16 @@ pub trait Projection: Send + Sync + 'static {
     ///
     /// # Errors
     /// The transaction is rolled back, and the run fails.
-    fn clear(&self, cx: &mut Projecting<'_>) -> impl Future<Output = Result<(), StepError>> + Send;
+    fn clear(&self, cx: &mut ProjectionContext<'_>) -> impl Future<Output = Result<(), StepError>> + Send;
 
     /// Returns a digest of the rows of this tenant and generation, without the generation itself;
-    /// use [`Projecting::digest`]. Without a digest the projection cannot be verified.
+    /// use [`ProjectionContext::digest`]. Without a digest the projection cannot be verified.
     ///
     /// # Errors
     /// The transaction is rolled back, and the run fails.
     fn digest(
         &self,
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> impl Future<Output = Result<Option<Digest>, StepError>> + Send {
         let _ = cx;
         async { Ok(None) }
@@ -69,13 +69,13 @@ pub trait Projection: Send + Sync + 'static {
     }
 
     /// Returns how to handle an event that cannot be applied.
-    fn on_poison(&self) -> Poison {
-        Poison::Halt
+    fn on_poison(&self) -> PoisonPolicy {
+        PoisonPolicy::Halt
     }
 
     /// Returns how this build handles rows of an older [`VERSION`](Projection::VERSION).
-    fn on_new_version(&self) -> NewVersion {
-        NewVersion::Offer
+    fn on_version_change(&self) -> OnVersionChange {
+        OnVersionChange::Offer
     }
 }
 
@@ -83,7 +83,7 @@ pub trait Projection: Send + Sync + 'static {
 /// [fatal](crate::fatal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Poison {
+pub enum PoisonPolicy {
     /// The projection of this tenant halts, visibly, until an operator
     /// [retries](crate::Projections::retry) it.
     #[default]
@@ -96,7 +96,7 @@ pub enum Poison {
 /// How a build handles rows of an older version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum NewVersion {
+pub enum OnVersionChange {
     /// It leaves the rows unchanged and reports them. Builds of the old version continue, and an
     /// operator requests a rebuild.
     #[default]
@@ -110,7 +110,7 @@ pub enum NewVersion {
 
 /// The context of a projection, with the transaction that also moves its cursor.
 #[non_exhaustive]
-pub struct Projecting<'a> {
+pub struct ProjectionContext<'a> {
     /// The tenant of the events.
     pub tenant: &'a str,
     /// The generation of the rows to write, for a projection that keeps
@@ -123,7 +123,7 @@ pub struct Projecting<'a> {
     pub tx: &'a mut Tx,
 }
 
-impl Projecting<'_> {
+impl ProjectionContext<'_> {
     /// Returns a digest of the rows of this query, independent of their order. Leave the generation
     /// out.
     ///
@@ -142,15 +142,15 @@ impl Projecting<'_> {
     }
 }
 
-impl fmt::Debug for Projecting<'_> {
+impl fmt::Debug for ProjectionContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Projecting {
+        let ProjectionContext {
             tenant,
             generation,
             replaying,
             tx: _,
         } = self;
-        f.debug_struct("Projecting")
+        f.debug_struct("ProjectionContext")
             .field("tenant", tenant)
             .field("generation", generation)
             .field("replaying", replaying)

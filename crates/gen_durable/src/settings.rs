@@ -40,8 +40,8 @@ fn check_retention(what: &str, kept: Option<Duration>) -> Result<(), Error> {
     }
 }
 
-/// The largest `deaths_max`: the column that counts the crashes is a smallint.
-const DEATHS_MAX_MAX: u16 = 10_000;
+/// The largest `crashes_max`: the column that counts the crashes is a smallint.
+const CRASHES_MAX_MAX: u16 = 10_000;
 
 /// Settings of an engine: `Settings { lease: 30 * SECOND, ..Settings::default() }`.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub struct Settings {
     /// How many worker crashes during the same step of an instance set the instance aside as stuck
     /// (3; at least 2, because the first crash shows only that the instance was claimed at that
     /// time). An operator's retry resets the count.
-    pub deaths_max: u16,
+    pub crashes_max: u16,
     /// How often an engine polls for work while there is some (6 ms).
     pub busy_poll: Duration,
     /// How often an engine polls for work after a minute without any (1 s).
@@ -132,7 +132,7 @@ impl Default for Settings {
             lease: 60 * SECOND,
             heartbeat: 20 * SECOND,
             reap_every: 30 * SECOND,
-            deaths_max: 3,
+            crashes_max: 3,
             busy_poll: Duration::from_millis(6),
             idle_poll: SECOND,
             workers: 100,
@@ -206,9 +206,9 @@ impl Settings {
                 self.heartbeat, self.lease
             ));
         }
-        if !(2..=DEATHS_MAX_MAX).contains(&self.deaths_max) {
+        if !(2..=CRASHES_MAX_MAX).contains(&self.crashes_max) {
             return wrong(&format!(
-                "deaths_max must be between 2 and {DEATHS_MAX_MAX}"
+                "crashes_max must be between 2 and {CRASHES_MAX_MAX}"
             ));
         }
         if self.busy_poll.is_zero() || self.idle_poll < self.busy_poll {

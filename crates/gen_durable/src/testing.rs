@@ -3,7 +3,7 @@
 
 mod commit;
 mod database;
-mod tally;
+mod drain_stats;
 mod timers;
 
 use std::{
@@ -21,7 +21,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 
 pub use database::LabDatabase;
-pub use tally::Tally;
+pub use drain_stats::DrainStats;
 
 use crate::{
     client::Client,
@@ -224,8 +224,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
     ///
     /// # Panics
     /// The work does not end, or the database fails.
-    pub async fn drain(&self) -> Tally {
-        let mut tally = Tally::default();
+    pub async fn drain(&self) -> DrainStats {
+        let mut tally = DrainStats::default();
         self.register_schedules().await;
         loop {
             let rows = self.claim(&self.worker, DRAIN_BATCH).await;
@@ -292,7 +292,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             return false;
         };
         let decision = self.run(&row).await;
-        self.commit(vec![(row, decision)], &mut Tally::default())
+        self.commit(vec![(row, decision)], &mut DrainStats::default())
             .await;
         true
     }
@@ -301,7 +301,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     ///
     /// # Panics
     /// The work does not end, or the database fails.
-    pub async fn skip(&self, by: Duration) -> Tally {
+    pub async fn skip(&self, by: Duration) -> DrainStats {
         let target = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         let mut tally = self.drain().await;
         loop {

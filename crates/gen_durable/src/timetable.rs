@@ -6,7 +6,7 @@ mod look;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-pub use look::{Attention, TimerFilter, TimerMark, TimerPage, WhichTimers};
+pub use look::{Findings, TimerFilter, TimerCursor, TimerPage, TimerSelection};
 
 use crate::{
     calendar::{Cycle, First},
@@ -84,7 +84,7 @@ impl Timers {
     /// # Errors
     /// The database is away.
     pub async fn next(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
-        self.list(limit, WhichTimers::All).await
+        self.list(limit, TimerSelection::All).await
     }
 
     /// Returns the overdue timers.
@@ -92,10 +92,10 @@ impl Timers {
     /// # Errors
     /// The database is away.
     pub async fn overdue(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
-        self.list(limit, WhichTimers::Overdue).await
+        self.list(limit, TimerSelection::Overdue).await
     }
 
-    async fn list(&self, limit: usize, which: WhichTimers) -> Result<Vec<TimerInfo>, Error> {
+    async fn list(&self, limit: usize, which: TimerSelection) -> Result<Vec<TimerInfo>, Error> {
         let filter = TimerFilter {
             which,
             limit,
@@ -294,7 +294,7 @@ impl Schedules {
         &self,
         name: &str,
         cycle: Cycle,
-        missed: Option<crate::Missed>,
+        missed: Option<crate::MisfirePolicy>,
         by: &str,
     ) -> Result<(), Error> {
         check(name)?;
@@ -305,7 +305,7 @@ impl Schedules {
             .pool
             .apart(move |connection| async move {
                 let (now, _) = schedule::known(&connection, &called).await?;
-                let (text, missed) = (cycle.to_string(), missed.map(crate::Missed::name));
+                let (text, missed) = (cycle.to_string(), missed.map(crate::MisfirePolicy::name));
                 schedule::set(
                     &connection,
                     &called,

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, sync::OnceLock};
 
-use gen_durable::{Client, DEFAULT_SCHEMA, Deed, Pool};
+use gen_durable::{Client, DEFAULT_SCHEMA, AuditEntry, Pool};
 
 /// The database and schema of a command.
 #[derive(Debug, clap::Args)]
@@ -18,7 +18,7 @@ pub(crate) struct Database {
 
 /// The audit entry of this command, once it is written. Its outcome is recorded when the command
 /// ends.
-static ACT: OnceLock<(Client, i64, Deed)> = OnceLock::new();
+static ACT: OnceLock<(Client, i64, AuditEntry)> = OnceLock::new();
 
 /// Records the outcome of this command, if it wrote an audit entry.
 pub(crate) async fn record_outcome<T>(ended: &anyhow::Result<T>) {
@@ -67,7 +67,7 @@ impl Database {
     ) -> anyhow::Result<Client> {
         let client = self.client().await?;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-        let deed = Deed {
+        let deed = AuditEntry {
             who: user(),
             place: host
                 .map(|host| host.trim().to_owned())

@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::FutureExt;
-use gen_durable::{Client, Deed};
+use gen_durable::{Client, AuditEntry};
 
 use crate::{
     access::Caller,
@@ -158,8 +158,8 @@ impl Audit {
     }
 }
 
-fn deed(by: &Caller, act: &str, on: &str) -> Deed {
-    Deed {
+fn deed(by: &Caller, act: &str, on: &str) -> AuditEntry {
+    AuditEntry {
         who: by.name.clone(),
         place: by.place.clone(),
         via: VIA.to_owned(),

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use gen_durable::{Address, Found, Id, Inspect, Search, Timestamp};
+use gen_durable::{Address, SearchHit, Id, Inspect, Search, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{access::Caller, fingerprint::fingerprint, problem::Answer, shared::Shared};
@@ -39,7 +39,7 @@ pub(crate) enum Act {
 #[derive(Debug)]
 pub(crate) struct Matched {
     pub(crate) ids: Vec<i64>,
-    pub(crate) sample: Vec<Found>,
+    pub(crate) sample: Vec<SearchHit>,
     /// Whether these are all matching instances. False if the search was cut off by a limit.
     pub(crate) is_all: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) async fn matching(
     };
     for _ in 0..PAGES_MAX {
         let page = inspect.search(search.clone()).await?;
-        let fits = |found: &Found| {
+        let fits = |found: &SearchHit| {
             wanted.is_none_or(|wanted| {
                 fingerprint(found.last_error.as_deref().unwrap_or_default()) == wanted
             })

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Attention, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, Trouble, WorkerInfo};
+use gen_durable::{Findings, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, FailureGroup, WorkerInfo};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -41,9 +41,9 @@ pub(crate) struct Snapshot {
     pub(crate) standing: Vec<Count>,
     pub(crate) edges: Vec<gen_durable::Edge>,
     pub(crate) workers: Vec<WorkerInfo>,
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) troubles: Vec<FailureGroup>,
     /// Counts of lanes, timers and schedules that need an operator.
-    pub(crate) attention: Attention,
+    pub(crate) attention: Findings,
     pub(crate) chart: Shown,
     /// Sums of the last minute.
     pub(crate) minute: Sums,

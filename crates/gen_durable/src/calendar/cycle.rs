@@ -16,7 +16,7 @@ const MISSED_COUNTED_MAX: u32 = 10_000;
 /// How to handle occurrences that no worker fired in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Missed {
+pub enum MisfirePolicy {
     /// Each missed occurrence fires, late and in order.
     All,
     /// Only the latest missed occurrence fires, and carries the number of those before it.
@@ -27,19 +27,19 @@ pub enum Missed {
     Skip,
 }
 
-impl Missed {
+impl MisfirePolicy {
     /// Returns the name in the row.
     pub fn name(self) -> &'static str {
         match self {
-            Missed::All => "all",
-            Missed::Latest => "latest",
-            Missed::Skip => "skip",
+            MisfirePolicy::All => "all",
+            MisfirePolicy::Latest => "latest",
+            MisfirePolicy::Skip => "skip",
         }
     }
 
     /// Returns the policy with this name.
-    pub fn named(name: &str) -> Option<Missed> {
-        [Missed::All, Missed::Latest, Missed::Skip]
+    pub fn named(name: &str) -> Option<MisfirePolicy> {
+        [MisfirePolicy::All, MisfirePolicy::Latest, MisfirePolicy::Skip]
             .into_iter()
             .find(|missed| missed.name() == name)
     }
@@ -48,13 +48,13 @@ impl Missed {
 /// A rule of repetition.
 ///
 /// ```
-/// use gen_durable::{Cycle, DAY, Missed};
+/// use gen_durable::{Cycle, DAY, MisfirePolicy};
 ///
 /// let reminders = Cycle::every(DAY).times(2);
 /// let retries = Cycle::iso("R3/PT10M")?; // three times, ten minutes apart
 /// // Mondays at eight, in Madrid
 /// let weekly = Cycle::iso("R/2026-01-05T08:00:00[Europe/Madrid]/P1W")?;
-/// let nightly = Cycle::cron("30 2 * * *", "America/New_York")?.missed(Missed::Skip);
+/// let nightly = Cycle::cron("30 2 * * *", "America/New_York")?.missed(MisfirePolicy::Skip);
 /// assert!(Cycle::cron("61 * * * *", "UTC").is_err());
 /// # Ok::<(), gen_durable::Error>(())
 /// ```
@@ -64,7 +64,7 @@ pub struct Cycle {
     /// the error.
     rule: Result<Rule, String>,
     times: Option<u32>,
-    missed: Missed,
+    missed: MisfirePolicy,
 }
 
 #[derive(Clone, PartialEq)]
@@ -126,7 +126,7 @@ impl Cycle {
     }
 
     /// Sets how missed occurrences are handled; by default only the latest fires.
-    pub fn missed(mut self, missed: Missed) -> Cycle {
+    pub fn missed(mut self, missed: MisfirePolicy) -> Cycle {
         self.missed = missed;
         self
     }
@@ -157,7 +157,7 @@ impl Cycle {
         Cycle {
             rule,
             times: None,
-            missed: Missed::default(),
+            missed: MisfirePolicy::default(),
         }
     }
 
@@ -166,7 +166,7 @@ impl Cycle {
         self.rule.as_ref().map(drop).map_err(Clone::clone)
     }
 
-    pub(crate) fn missed_policy(&self) -> Missed {
+    pub(crate) fn missed_policy(&self) -> MisfirePolicy {
         self.missed
     }
 

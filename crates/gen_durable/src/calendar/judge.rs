@@ -3,9 +3,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Cycle, First, Missed};
+use super::{Cycle, First, MisfirePolicy};
 
-/// With [`Missed::Skip`], an occurrence that is later than this does not fire.
+/// With [`MisfirePolicy::Skip`], an occurrence that is later than this does not fire.
 const GRACE: SignedDuration = SignedDuration::from_secs(60);
 
 /// The decision about an occurrence.
@@ -56,8 +56,8 @@ pub(crate) fn judge(
         (latest, count)
     };
     match cycle.missed_policy() {
-        Missed::All => happens(),
-        Missed::Latest => match latest() {
+        MisfirePolicy::All => happens(),
+        MisfirePolicy::Latest => match latest() {
             (_, 0) => happens(),
             (latest, count) => Judgement {
                 happens: false,
@@ -65,7 +65,7 @@ pub(crate) fn judge(
                 missed: missed.saturating_add(count),
             },
         },
-        Missed::Skip => {
+        MisfirePolicy::Skip => {
             let (last, count) = latest();
             if count == 0 && now.duration_since(due) <= GRACE {
                 return happens();

@@ -18,7 +18,7 @@ mod judge;
 mod period;
 mod zone;
 
-pub use cycle::{Cycle, Missed};
+pub use cycle::{Cycle, MisfirePolicy};
 pub use due::Due;
 pub use period::Period;
 
@@ -34,7 +34,7 @@ use jiff::{SignedDuration, Timestamp};
 pub struct Occurrence {
     /// The due time. Name the instance by this time, not by the clock.
     pub due: Timestamp,
-    /// The number of missed occurrences before this one that it replaces ([`Missed::Latest`]).
+    /// The number of missed occurrences before this one that it replaces ([`MisfirePolicy::Latest`]).
     pub missed: u32,
     /// Whether an operator requested it.
     pub by_hand: bool,

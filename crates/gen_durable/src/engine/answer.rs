@@ -13,7 +13,7 @@ use super::{core::Core, results::FinishedStep, local::Run, staff};
 use crate::{
     store::{
         row::{Claim, Claimed},
-        step_results::{Found, Effects},
+        step_results::{NextInputs, Effects},
     },
     wake::{Armed, ArmedFor, Hint},
 };
@@ -61,7 +61,7 @@ pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], handed:
 pub(crate) fn answer(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
-    committed: impl Fn(&Claim) -> Option<Found>,
+    committed: impl Fn(&Claim) -> Option<NextInputs>,
 ) {
     apply_outcomes(core, batch, committed);
     core.wake.wake();
@@ -73,7 +73,7 @@ pub(crate) fn answer(
 pub(super) fn apply_outcomes(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
-    committed: impl Fn(&Claim) -> Option<Found>,
+    committed: impl Fn(&Claim) -> Option<NextInputs>,
 ) {
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
@@ -111,7 +111,7 @@ pub(super) fn apply_outcomes(
                 .wake_readers(more.events.iter().map(|event| event.tenant.as_str()));
         }
         match (next, found) {
-            (Some(row), Some(Found { inbox, children })) => {
+            (Some(row), Some(NextInputs { inbox, children })) => {
                 let row = Claimed {
                     inbox,
                     children,

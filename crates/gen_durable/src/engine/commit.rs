@@ -24,7 +24,7 @@ use crate::{
         fault::Fault,
         resolve::{self, Resolved},
         row::Claim,
-        step_results::{self, BATCH_LOCK_TIMEOUT, Found, HALVED_LOCK_TIMEOUT, Written},
+        step_results::{self, BATCH_LOCK_TIMEOUT, NextInputs, HALVED_LOCK_TIMEOUT, Written},
     },
 };
 
@@ -521,7 +521,7 @@ async fn resolve_outcome(
 async fn resolved(
     connection: &Connection,
     batch: &[FinishedStep],
-) -> Result<(Vec<Resolved>, HashMap<i64, Found>), Fault> {
+) -> Result<(Vec<Resolved>, HashMap<i64, NextInputs>), Fault> {
     let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
     let fates = resolve::resolve(connection, &claims).await?;
     let runs_ahead = |(ended, fate): &(&FinishedStep, &Resolved)| {

@@ -217,7 +217,7 @@ impl Core {
     }
 
     pub(crate) fn release_suspect(&self, row: &Claimed) {
-        if row.crash_count >= super::SUSPECT_DEATHS {
+        if row.crash_count >= super::SUSPECT_CRASHES {
             self.suspects.fetch_sub(1, Ordering::Relaxed);
         }
     }

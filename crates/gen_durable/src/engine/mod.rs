@@ -69,7 +69,7 @@ use crate::{
 
 /// A row becomes a suspect after this many workers crashed while they held it. A process runs at
 /// most one suspect at a time.
-pub(crate) const SUSPECT_DEATHS: i16 = 2;
+pub(crate) const SUSPECT_CRASHES: i16 = 2;
 /// Connections of the engine itself: lease, pick, commit (two, if there are lanes or partition
 /// keys), clockwork, upkeep, and its own calls.
 const OWN_CONNECTIONS: usize = 7;

@@ -316,7 +316,7 @@ impl Picker {
                 // ranges ended.
                 let plain = runs
                     .iter()
-                    .filter(|run| run.row.crash_count < super::SUSPECT_DEATHS);
+                    .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES);
                 let was_full = i32::try_from(plain.clone().count()).unwrap_or(i32::MAX) >= *room;
                 let last = plain
                     .map(|run| (run.row.priority, run.row.eligible_at, run.row.id))
@@ -426,7 +426,7 @@ pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
     };
     let suspects = runs
         .iter()
-        .filter(|run| run.row.crash_count >= super::SUSPECT_DEATHS)
+        .filter(|run| run.row.crash_count >= super::SUSPECT_CRASHES)
         .count();
     core.suspects.fetch_add(suspects, Ordering::Relaxed);
     staff(core, index, runs);

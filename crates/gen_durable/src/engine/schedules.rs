@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     new_instance::{NewInstance, IntoNewInstance},
-    calendar::{Cycle, Judgement, Missed, Occurrence, judge},
+    calendar::{Cycle, Judgement, MisfirePolicy, Occurrence, judge},
     codec,
     error::Error,
     id::NAME_BYTES_MAX,
@@ -120,7 +120,7 @@ impl Schedules {
                 .cycle
                 .parse()
                 .map_err(|error| format!("this build cannot parse its cycle: {error}"))?;
-            let missed = Missed::named(&timer.missed)
+            let missed = MisfirePolicy::named(&timer.missed)
                 .ok_or_else(|| format!("{:?} is not a misfire policy", timer.missed))?;
             let cycle = cycle.missed(missed);
             let Judgement {

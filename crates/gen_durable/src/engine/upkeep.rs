@@ -353,9 +353,9 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
 }
 
 async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<(), Fault> {
-    let deaths_max = i16::try_from(core.settings.deaths_max).unwrap_or(i16::MAX);
+    let crashes_max = i16::try_from(core.settings.crashes_max).unwrap_or(i16::MAX);
     loop {
-        let reaped = lease::reap(connection, worker, REAP_BATCH, deaths_max).await?;
+        let reaped = lease::reap(connection, worker, REAP_BATCH, crashes_max).await?;
         let count = reaped.len();
         metrics::counter!("durable_reaped_total").increment(count.try_into().unwrap_or_default());
         if count > 0 {

@@ -9,7 +9,7 @@ use crate::store::{
     pick::give_back,
     resolve::{self, Resolved},
     row::Claim,
-    step_results::Found,
+    step_results::NextInputs,
     step_tx::StepTx,
 };
 
@@ -65,7 +65,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) 
 /// Resolves an unknown commit outcome: reads the row as soon as it is not locked (the backend of
 /// the lost connection may still be working). Also returns the inputs of the next step, if the
 /// result was committed and this worker still has the claim.
-async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Found>)> {
+async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<NextInputs>)> {
     let mut pause = RETRY_FIRST;
     loop {
         let asked = core.pool.call_for_engine(move |connection| async move {

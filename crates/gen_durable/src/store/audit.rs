@@ -11,7 +11,7 @@ use super::{
     sql,
 };
 use crate::{
-    audit::{Deed, KEPT_DAYS, KEPT_MAX},
+    audit::{AuditEntry, KEPT_DAYS, KEPT_MAX},
     error::Error,
 };
 
@@ -27,8 +27,8 @@ sql!(LIST, "audit.sql", [INT8, INT4]);
 const PAGE_MAX: usize = 200;
 
 /// Records an action that is about to begin. Returns the id of the record.
-pub(crate) async fn begin(connection: &Connection, deed: &Deed) -> Result<Option<i64>, Fault> {
-    let Deed {
+pub(crate) async fn begin(connection: &Connection, deed: &AuditEntry) -> Result<Option<i64>, Fault> {
+    let AuditEntry {
         who,
         place,
         via,
@@ -49,7 +49,7 @@ pub(crate) async fn begin(connection: &Connection, deed: &Deed) -> Result<Option
 pub(crate) async fn end(
     connection: &Connection,
     id: i64,
-    deed: &Deed,
+    deed: &AuditEntry,
     went_well: bool,
     outcome: &str,
 ) -> Result<bool, Fault> {
@@ -60,7 +60,7 @@ pub(crate) async fn end(
 /// A recorded action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct AuditLine {
+pub struct AuditRecord {
     /// The id of the record. Ids rise with time.
     pub id: i64,
     /// When the action began.
@@ -91,7 +91,7 @@ impl Inspect {
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<AuditLine>, Error> {
+    pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<AuditRecord>, Error> {
         let limit = i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1);
         self.read("read the audit log", move |connection| async move {
             connection
@@ -105,8 +105,8 @@ impl Inspect {
     }
 }
 
-fn entry(row: &Row) -> Result<AuditLine, Fault> {
-    Ok(AuditLine {
+fn entry(row: &Row) -> Result<AuditRecord, Fault> {
+    Ok(AuditRecord {
         id: column(row, 0)?,
         at: column(row, 1)?,
         who: column(row, 2)?,

@@ -30,7 +30,7 @@ const LEVELS_MAX: u8 = 3;
 
 /// A row that this many workers have crashed with is a suspect. The predicate of
 /// `instances_suspects` has the same number.
-const SUSPECT_DEATHS: i16 = 2;
+const SUSPECT_CRASHES: i16 = 2;
 
 /// The signals and children of an instance, counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -546,7 +546,7 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
             },
         });
     }
-    if row.crash_count >= SUSPECT_DEATHS {
+    if row.crash_count >= SUSPECT_CRASHES {
         blockers.push(Blocker::Suspect {
             deaths: row.crash_count,
         });

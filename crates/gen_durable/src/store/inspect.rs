@@ -25,7 +25,7 @@ sql!(SHOW, "show.sql", [INT8_ARRAY]);
 sql!(SETTLED, "settled.sql", [INT8_ARRAY]);
 sql!(COUNTS, "counts.sql", []);
 sql!(WORKERS, "workers.sql", []);
-sql!(UNSERVED, "unserved.sql", []);
+sql!(NO_WORKER_FOR, "no_worker_for.sql", []);
 sql!(QUEUES, "queues.sql", []);
 sql!(SERVER, "server.sql", []);
 
@@ -169,7 +169,7 @@ pub struct QueueInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
-pub struct Unserved {
+pub struct NoWorkerFor {
     pub machine: String,
     pub machine_version: i32,
     /// The step that no live worker knows. `None`: no live worker registered the machine and
@@ -325,15 +325,15 @@ impl Inspect {
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn unserved(&self) -> Result<Vec<Unserved>, Error> {
+    pub async fn no_worker_for(&self) -> Result<Vec<NoWorkerFor>, Error> {
         self.read(
             "list instances that no worker can run",
             |connection| async move {
-                let rows = connection.query(&UNSERVED, &[]).await?;
+                let rows = connection.query(&NO_WORKER_FOR, &[]).await?;
                 rows.iter()
                     .map(|row| {
                         let (machine, machine_version) = (column(row, 0)?, column(row, 1)?);
-                        Ok(Unserved {
+                        Ok(NoWorkerFor {
                             machine,
                             machine_version,
                             step: column(row, 2)?,

@@ -125,10 +125,10 @@ pub(crate) async fn reap(
     connection: &Connection,
     worker: &str,
     limit: i32,
-    deaths_max: i16,
+    crashes_max: i16,
 ) -> Result<Vec<Reaped>, Fault> {
     let rows = connection
-        .query(&REAP, &[&worker, &limit, &deaths_max])
+        .query(&REAP, &[&worker, &limit, &crashes_max])
         .await?;
     rows.iter().map(reaped).collect()
 }

@@ -80,7 +80,7 @@ pub struct Backlog {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
-pub struct Trouble {
+pub struct FailureGroup {
     pub machine: String,
     pub step: String,
     pub status: Status,
@@ -210,12 +210,12 @@ impl Inspect {
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn troubles(&self) -> Result<Vec<Trouble>, Error> {
+    pub async fn troubles(&self) -> Result<Vec<FailureGroup>, Error> {
         self.read("group errors", |connection| async move {
             let rows = connection.query(&ERRORS, &[&ERRORS_MAX]).await?;
             rows.iter()
                 .map(|row| {
-                    Ok(Trouble {
+                    Ok(FailureGroup {
                         machine: column(row, 0)?,
                         step: column(row, 1)?,
                         status: inspect::status(row, 2)?,

@@ -6,7 +6,7 @@ use super::{
     connection::Connection,
     fault::Fault,
     row::{Claim, column},
-    step_results::Found,
+    step_results::NextInputs,
     sql,
 };
 
@@ -69,7 +69,7 @@ pub(crate) async fn resolve(
 pub(crate) async fn inputs(
     connection: &Connection,
     claims: &[Claim],
-) -> Result<HashMap<i64, Found>, Fault> {
+) -> Result<HashMap<i64, NextInputs>, Fault> {
     if claims.is_empty() {
         return Ok(HashMap::new());
     }
@@ -81,7 +81,7 @@ pub(crate) async fn inputs(
         .map(|row| {
             Ok((
                 column(row, 0)?,
-                Found {
+                NextInputs {
                     inbox: column(row, 1)?,
                     children: column(row, 2)?,
                 },

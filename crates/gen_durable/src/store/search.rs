@@ -84,7 +84,7 @@ pub struct Search {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
-pub struct Found {
+pub struct SearchHit {
     pub id: i64,
     pub tenant: String,
     pub machine: String,
@@ -110,7 +110,7 @@ pub struct Found {
 #[non_exhaustive]
 pub struct Page {
     /// The instances, the newest first.
-    pub found: Vec<Found>,
+    pub found: Vec<SearchHit>,
     /// The `before` of the next page: every id above it has been read. `None`: this was the last
     /// page.
     pub next: Option<i64>,
@@ -213,8 +213,8 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
     })
 }
 
-fn read(row: &Row) -> Result<Found, Fault> {
-    Ok(Found {
+fn read(row: &Row) -> Result<SearchHit, Fault> {
+    Ok(SearchHit {
         id: column(row, 0)?,
         tenant: column(row, 1)?,
         machine: column(row, 2)?,

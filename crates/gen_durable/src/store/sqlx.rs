@@ -16,7 +16,7 @@ use super::{
     connection::Param,
     fault::Fault,
     row::Fields,
-    step_results::{StepResult, Found, settle_within},
+    step_results::{StepResult, NextInputs, settle_within},
     step_tx::{Owned, StepTx},
     target::Target,
     tx::{sealed::Sealed, within_timeout},
@@ -144,7 +144,7 @@ impl Owned for sqlx::Transaction<'static, Postgres> {
         &'a mut self,
         target: &'a Target,
         result: &'a StepResult,
-    ) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<NextInputs>, Fault>> {
         Box::pin(settle_within(self, target, result))
     }
     // The step result was written in this transaction a moment ago, so no statement of it has

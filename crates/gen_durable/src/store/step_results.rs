@@ -210,7 +210,7 @@ pub(crate) struct Spawn {
 /// The inputs of the next step of an instance that runs ahead: its signals and its children, as
 /// JSON.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Found {
+pub(crate) struct NextInputs {
     pub(crate) inbox: Option<String>,
     pub(crate) children: Option<String>,
 }
@@ -220,7 +220,7 @@ pub(crate) struct Found {
 pub(crate) struct Written {
     /// The step results that were written, by instance id. The fence rejected the results that are
     /// missing here.
-    pub(crate) found: HashMap<i64, Found>,
+    pub(crate) found: HashMap<i64, NextInputs>,
     /// The successors that this worker runs now, each with the id of the instance that it succeeds.
     pub(crate) handed: Vec<(i64, Claimed)>,
 }
@@ -538,7 +538,7 @@ pub(crate) async fn settle_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     result: &StepResult,
-) -> Result<Option<Found>, Fault> {
+) -> Result<Option<NextInputs>, Fault> {
     let commit_within = format!("{}ms", target.statement_timeout().as_millis());
     // A result with history, or one that may free a lane or a partition key, is written by
     // `_write_step_results_with_effects` too, so that this statement needs no variant for each of these cases.
@@ -558,7 +558,7 @@ fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
     let found = |row| {
         Ok((
             column(row, 0)?,
-            Found {
+            NextInputs {
                 inbox: column(row, 1)?,
                 children: column(row, 2)?,
             },
@@ -581,12 +581,12 @@ fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
     let now: Timestamp = column(first, 12)?;
     written.found = column::<Vec<i64>>(first, 24)?
         .into_iter()
-        .map(|id| (id, Found::default()))
+        .map(|id| (id, NextInputs::default()))
         .collect();
     for row in rows {
         match column::<Option<i64>>(row, 23)? {
             None => {
-                let found = Found {
+                let found = NextInputs {
                     inbox: column(row, 20)?,
                     children: column(row, 21)?,
                 };

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::{
     fault::Fault,
-    step_results::{StepResult, Found, settle_within},
+    step_results::{StepResult, NextInputs, settle_within},
     target::Target,
     tx::Tx,
 };
@@ -26,7 +26,7 @@ pub(crate) trait Owned: Send {
         &'a mut self,
         target: &'a Target,
         result: &'a StepResult,
-    ) -> BoxFuture<'a, Result<Option<Found>, Fault>>;
+    ) -> BoxFuture<'a, Result<Option<NextInputs>, Fault>>;
 
     /// Commits. After [`Fault::Lost`] it is unknown whether the transaction has committed.
     fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
@@ -41,7 +41,7 @@ impl Owned for Tx {
         &'a mut self,
         target: &'a Target,
         result: &'a StepResult,
-    ) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<NextInputs>, Fault>> {
         Box::pin(settle_within(self, target, result))
     }
     fn commit(self: Box<Self>, _: &Target) -> BoxFuture<'_, Result<(), Fault>> {
@@ -63,7 +63,7 @@ impl StepTx {
         self,
         target: &Target,
         result: &StepResult,
-    ) -> Result<Option<Found>, Fault> {
+    ) -> Result<Option<NextInputs>, Fault> {
         let StepTx(mut tx) = self;
         match tx.settle(target, result).await? {
             Some(found) => tx.commit(target).await.map(|()| Some(found)),

@@ -1,6 +1,6 @@
 //! Writes the step results of a lab: like an engine, but in one process and one after the other.
 
-use super::{Lab, Tally};
+use super::{Lab, DrainStats};
 use crate::{
     codec,
     engine::execute::Decision,
@@ -26,7 +26,7 @@ enum Within {
 }
 
 impl<App: Send + Sync + 'static> Lab<App> {
-    pub(super) async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut Tally) {
+    pub(super) async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut DrainStats) {
         let (mut plain, mut keyed, mut more) = (Vec::new(), Vec::new(), Vec::new());
         for (row, decision) in ended {
             match self.write_within(&row, decision, tally).await {
@@ -57,7 +57,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
 
     /// Writes a single result. If the database refuses it, the machine's handler runs, as in the
     /// engine.
-    async fn commit_alone(&self, row: &Claimed, result: StepResult, tally: &mut Tally) {
+    async fn commit_alone(&self, row: &Claimed, result: StepResult, tally: &mut DrainStats) {
         if let Some(refused) = self.write(vec![result], tally).await {
             self.handle_refused(row, &refused, tally).await;
         }
@@ -65,7 +65,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
 
     /// Runs the machine's handler for a refused result, and writes the handler's decision. If the
     /// database refuses that too, the instance fails.
-    async fn handle_refused(&self, row: &Claimed, refused: &Fault, tally: &mut Tally) {
+    async fn handle_refused(&self, row: &Claimed, refused: &Fault, tally: &mut DrainStats) {
         let why = format!("the outcome could not be committed: {}", refused.message());
         let failure = Failure {
             attempt: row.attempt,
@@ -100,7 +100,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         &self,
         row: &Claimed,
         mut decision: Decision,
-        tally: &mut Tally,
+        tally: &mut DrainStats,
     ) -> Within {
         let within = decision.within.take();
         let history = HistoryRecord::of(row, &decision, &self.worker.who());
@@ -136,7 +136,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     /// Writes all of these results or none. Returns the reason if the database refuses them.
-    async fn write(&self, results: Vec<StepResult>, tally: &mut Tally) -> Option<Fault> {
+    async fn write(&self, results: Vec<StepResult>, tally: &mut DrainStats) -> Option<Fault> {
         let statuses: Vec<Status> = results.iter().map(|result| result.status).collect();
         let written = self.client.pool().call(move |connection| async move {
             let written =

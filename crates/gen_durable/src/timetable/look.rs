@@ -27,7 +27,7 @@ const LATE_SECONDS: f64 = 5.0;
 
 /// A selection of timers by their due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WhichTimers {
+pub enum TimerSelection {
     /// All timers, overdue ones first.
     #[default]
     All,
@@ -41,16 +41,16 @@ pub enum WhichTimers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimerFilter {
     /// The selection by due time.
-    pub which: WhichTimers,
+    pub which: TimerSelection,
     /// Only timers after this position: the `next` of the previous page.
-    pub after: Option<TimerMark>,
+    pub after: Option<TimerCursor>,
     /// The size of the page (at most 1,000; 0 means 50).
     pub limit: usize,
 }
 
 /// A position in the list of timers, ordered by due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TimerMark {
+pub struct TimerCursor {
     /// The due time.
     pub due_at: Timestamp,
     /// A number that distinguishes timers with the same due time.
@@ -64,14 +64,14 @@ pub struct TimerPage {
     /// The timers, the next one first.
     pub timers: Vec<TimerInfo>,
     /// The position of the next page; `None` if this is the last page.
-    pub next: Option<TimerMark>,
+    pub next: Option<TimerCursor>,
 }
 
 /// Counts of the conditions that need an operator. Each count has a bound: 10,001 lanes, 10,001
 /// timers plus 10,001 deadlines, and the first 1,000 schedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Attention {
+pub struct Findings {
     /// Lanes that are blocked by a failed head.
     pub lanes_blocked: i64,
     /// Timers and deadlines that are overdue by more than a few seconds.
@@ -96,8 +96,8 @@ impl Inspect {
         };
         self.read("list the timers", move |connection| async move {
             let which = (
-                filter.which == WhichTimers::Overdue,
-                filter.which == WhichTimers::Ahead,
+                filter.which == TimerSelection::Overdue,
+                filter.which == TimerSelection::Ahead,
             );
             let after = filter.after.map(|mark| (mark.due_at, mark.number));
             let rows = timer::list(
@@ -109,7 +109,7 @@ impl Inspect {
             .await?;
             let timers = rows.iter().map(timer_info).collect::<Result<Vec<_>, _>>()?;
             let mark = |row: &Row| {
-                Ok::<_, Fault>(TimerMark {
+                Ok::<_, Fault>(TimerCursor {
                     due_at: column(row, 2)?,
                     number: column(row, 11)?,
                 })
@@ -220,7 +220,7 @@ impl Inspect {
     ///
     /// # Errors
     /// The database is away.
-    pub async fn attention(&self) -> Result<Attention, Error> {
+    pub async fn attention(&self) -> Result<Findings, Error> {
         self.read(
             "count lanes, timers and schedules that need an operator",
             |connection| async move {
@@ -230,7 +230,7 @@ impl Inspect {
                     schedules_paused,
                     schedules_in_trouble,
                 ] = timer::attention(&connection, LATE_SECONDS).await?;
-                Ok(Attention {
+                Ok(Findings {
                     lanes_blocked,
                     overdue,
                     schedules_paused,

@@ -1,9 +1,9 @@
 //! The audit log: entries for actions of operators.
 
-use gen_durable::{Deed, Lab};
+use gen_durable::{AuditEntry, Lab};
 
-fn entry(act: &str, subject: &str) -> Deed {
-    Deed {
+fn entry(act: &str, subject: &str) -> AuditEntry {
+    AuditEntry {
         who: "ann".into(),
         place: None,
         via: "test".into(),

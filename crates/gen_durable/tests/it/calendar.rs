@@ -1,7 +1,7 @@
 //! Dates, periods, cycles and cron lines, compared with the date arithmetic of Postgres in time
 //! zones of all continents.
 
-use gen_durable::{Cycle, DAY, Due, HOUR, Missed, Period, Timestamp};
+use gen_durable::{Cycle, DAY, Due, HOUR, MisfirePolicy, Period, Timestamp};
 
 use crate::support::sql;
 
@@ -219,8 +219,8 @@ fn a_cycle_round_trips_through_its_text() {
     }
     assert_eq!(Cycle::every(90 * HOUR).to_string(), "R/PT324000S");
     assert_eq!(
-        [Missed::All, Missed::Latest, Missed::Skip]
-            .map(|missed| Missed::named(missed.name()))
+        [MisfirePolicy::All, MisfirePolicy::Latest, MisfirePolicy::Skip]
+            .map(|missed| MisfirePolicy::named(missed.name()))
             .len(),
         3
     );

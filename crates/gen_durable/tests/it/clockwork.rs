@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, Missed, Outcome, Settings, Signal, StepError, Timestamp, done, wait_for};
+use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, MisfirePolicy, Outcome, Settings, Signal, StepError, Timestamp, done, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, apart, eventually, live, sql, sql_at};
@@ -37,7 +37,7 @@ impl Machine for Wait {
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             Step::Begin => {
-                let cycle = self.cycle.parse::<Cycle>()?.missed(Missed::All);
+                let cycle = self.cycle.parse::<Cycle>()?.missed(MisfirePolicy::All);
                 Ok(wait_for::<Over>()
                     .then(Step::Over)
                     .repeat(cycle, Tick { of: cx.id.raw() })
@@ -112,7 +112,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
     let mut lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
     for (name, cycle) in SCHEDULES.iter().zip(CYCLES) {
         let cycle: Cycle = cycle.parse().unwrap();
-        lab = lab.schedule(name, cycle.missed(Missed::All), |_| Tick { of: 0 });
+        lab = lab.schedule(name, cycle.missed(MisfirePolicy::All), |_| Tick { of: 0 });
     }
     lab.drain().await;
     let year_end = lab.now().await + 365 * DAY;
@@ -172,7 +172,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
                         0 => drop(schedules.pause(name, "test").await.unwrap()),
                         1 => drop(schedules.resume(name).await.unwrap()),
                         2 => schedules
-                            .set(name, cycle, Some(Missed::All), "test")
+                            .set(name, cycle, Some(MisfirePolicy::All), "test")
                             .await
                             .unwrap(),
                         _ => drop(schedules.run(name).await.unwrap()),

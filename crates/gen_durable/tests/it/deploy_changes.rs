@@ -157,7 +157,7 @@ async fn an_instance_at_a_removed_step_waits_for_a_build_that_has_the_step() {
         Status::Runnable
     );
     assert_eq!(
-        client.inspect().unserved().await.unwrap()[0]
+        client.inspect().no_worker_for().await.unwrap()[0]
             .step
             .as_deref(),
         Some("weigh")

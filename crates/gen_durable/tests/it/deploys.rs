@@ -117,12 +117,12 @@ async fn a_worker_does_not_claim_a_row_at_a_step_that_it_does_not_know() {
             "the old build claimed it"
         );
     }
-    let unserved = client.inspect().unserved().await.unwrap();
-    let unserved: Vec<_> = unserved
+    let no_worker_for = client.inspect().no_worker_for().await.unwrap();
+    let no_worker_for: Vec<_> = no_worker_for
         .iter()
         .map(|row| (row.machine.as_str(), row.step.as_deref(), row.count))
         .collect();
-    assert_eq!(unserved, [("parcel", Some("label"), 2)]);
+    assert_eq!(no_worker_for, [("parcel", Some("label"), 2)]);
     let explained = client
         .inspect()
         .explain(labelled)

@@ -119,12 +119,12 @@ async fn a_row_of_another_version_waits_unclaimed_and_reported_until_a_matching_
     let running = Running::start(engine);
     let new = client.enqueue(StrictV2 { cents: 1 }).await.unwrap().id;
     assert!(client.settled(new, 60 * SECOND).await.unwrap().is_some());
-    let unserved = client.inspect().unserved().await.unwrap();
+    let no_worker_for = client.inspect().no_worker_for().await.unwrap();
     assert_eq!(
         (
-            unserved[0].machine.as_str(),
-            unserved[0].machine_version,
-            unserved[0].count
+            no_worker_for[0].machine.as_str(),
+            no_worker_for[0].machine_version,
+            no_worker_for[0].count
         ),
         ("order", 1, 1)
     );

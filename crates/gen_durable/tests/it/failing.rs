@@ -135,7 +135,7 @@ async fn the_failure_hook_is_called_for_an_instance_set_aside_after_worker_crash
         lease: SECOND,
         heartbeat: SECOND / 5,
         reap_every: SECOND / 20,
-        deaths_max: 2,
+        crashes_max: 2,
         ..Settings::default()
     };
     let engine = Engine::builder(pool, ())

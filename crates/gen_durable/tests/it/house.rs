@@ -51,7 +51,7 @@ const REAL_CLOCK: [&str; 37] = [
     "store/sql/runs_due.sql",
     "store/sql/settings.sql",  // the server's own clock
     "store/sql/snapshots.sql", // how old transactions are
-    "store/sql/unserved.sql",
+    "store/sql/no_worker_for.sql",
     "store/sql/workers.sql",
 ];
 

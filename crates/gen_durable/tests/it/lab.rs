@@ -1,7 +1,7 @@
 //! Tests of [`Lab`], the testing kit: an app with tables of its own in the lab's schema, and
 //! failures that the lab reports as an engine does, without a panic.
 
-use gen_durable::{Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, Poison, Policy, Projecting, Projection, Recorded, Run, Status, StepError, done, fail};
+use gen_durable::{Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, Run, Status, StepError, done, fail};
 use serde::{Deserialize, Serialize};
 
 /// An app with a connection of its own.
@@ -141,17 +141,17 @@ struct Broken;
 impl Projection for Broken {
     const NAME: &'static str = "broken";
     type Events = Sold;
-    async fn apply(&self, _: &[Recorded<Sold>], _: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(&self, _: &[Recorded<Sold>], _: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         Err("this cannot be applied")?
     }
-    async fn clear(&self, _: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, _: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         Ok(())
     }
     fn policy(&self) -> Policy {
         Policy::ONCE
     }
-    fn on_poison(&self) -> Poison {
-        Poison::Park
+    fn on_poison(&self) -> PoisonPolicy {
+        PoisonPolicy::Park
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Context, Cycle, Engine, Event, HOUR, Job, Lane, Missed, Policy, Projecting, Projection, Recorded, SECOND, Settings, StepError};
+use gen_durable::{Context, Cycle, Engine, Event, HOUR, Job, Lane, MisfirePolicy, Policy, ProjectionContext, Projection, Recorded, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -78,7 +78,7 @@ impl Projection for CountedModel {
     async fn apply(
         &self,
         batch: &[Recorded<Happened>],
-        _: &mut Projecting<'_>,
+        _: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         if batch.iter().all(|recorded| recorded.event.good) {
             Ok(())
@@ -86,7 +86,7 @@ impl Projection for CountedModel {
             Err("fails as requested")?
         }
     }
-    async fn clear(&self, _: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, _: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         Ok(())
     }
 }
@@ -107,7 +107,7 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     let engine = Engine::builder(pool.clone(), gate.clone())
         .register::<Counted>()
         .project(CountedModel)
-        .schedule("hourly", hourly.missed(Missed::Skip), |_| {
+        .schedule("hourly", hourly.missed(MisfirePolicy::Skip), |_| {
             counted(Does::Nothing)
         })
         .settings(settings)

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Mutex};
 
-use gen_durable::{Address, Anyone, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, UntypedInstance, Outcome, Policy, Pool, SECOND, Signal, Status, StepError, done, spawn, wait_for};
+use gen_durable::{Address, UntypedAddress, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, UntypedInstance, Outcome, Policy, Pool, SECOND, Signal, Status, StepError, done, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -70,7 +70,7 @@ impl Job for Picky {
     }
 }
 
-fn by_id(id: i64) -> Anyone {
+fn by_id(id: i64) -> UntypedAddress {
     Address::Id(Id::from_raw(id))
 }
 
@@ -106,7 +106,7 @@ async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row
     );
     lab.drain().await;
     let by_key = || Order::keyed("order:7").of("acme");
-    let address: Anyone = match by_key() {
+    let address: UntypedAddress = match by_key() {
         Address::Key { key, tenant } => Address::Key { key, tenant },
         Address::Id(id) => by_id(id.raw()),
     };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Job, Lab, MINUTE, Missed, Pool, SECOND, KeyScope, Settings, StepError, Timestamp, NewInstance};
+use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Job, Lab, MINUTE, MisfirePolicy, Pool, SECOND, KeyScope, Settings, StepError, Timestamp, NewInstance};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -143,9 +143,9 @@ async fn set_clock(lab: &Lab<()>, to: Timestamp) {
 #[tokio::test]
 async fn missed_occurrences_follow_the_policy_of_the_schedule() {
     for (missed, expected) in [
-        (Missed::All, vec![(1, 0), (2, 0), (3, 0)]),
-        (Missed::Latest, vec![(3, 2)]),
-        (Missed::Skip, vec![]),
+        (MisfirePolicy::All, vec![(1, 0), (2, 0), (3, 0)]),
+        (MisfirePolicy::Latest, vec![(3, 2)]),
+        (MisfirePolicy::Skip, vec![]),
     ] {
         let lab = lab(every("R/PT1H").missed(missed)).await;
         lab.drain().await;
@@ -199,7 +199,7 @@ async fn the_latest_missed_occurrence_of_a_daily_schedule_is_not_on_a_day_that_i
 
 #[tokio::test]
 async fn an_occurrence_that_is_a_little_late_is_not_skipped() {
-    let lab = lab(every("R/PT1H").missed(Missed::Skip)).await;
+    let lab = lab(every("R/PT1H").missed(MisfirePolicy::Skip)).await;
     lab.drain().await;
     let begun = lab.now().await;
     set_clock(&lab, begun + HOUR + 59 * SECOND).await;
@@ -238,7 +238,7 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
         "the anchor of the cycle is unchanged"
     );
     schedules
-        .set("nightly", every("R/PT10M"), Some(Missed::All), "me")
+        .set("nightly", every("R/PT10M"), Some(MisfirePolicy::All), "me")
         .await
         .unwrap();
     lab.skip(30 * MINUTE).await;
@@ -406,7 +406,7 @@ async fn an_older_build_that_restarts_does_not_revert_a_newer_cycle() {
 
 #[tokio::test]
 async fn an_overdue_occurrence_survives_a_change_of_the_cycle() {
-    for (missed, expected) in [(Missed::Latest, 1), (Missed::Skip, 0)] {
+    for (missed, expected) in [(MisfirePolicy::Latest, 1), (MisfirePolicy::Skip, 0)] {
         let lab = lab(every("R/PT1H").missed(missed)).await;
         lab.drain().await;
         let begun = lab.now().await;
@@ -433,7 +433,7 @@ async fn a_new_policy_for_missed_occurrences_keeps_the_anchor_and_the_cycle_set_
     registered_by(&lab, every("R/PT24H")).await;
     let begun = lab.now().await;
     set_clock(&lab, begun + HOUR).await;
-    let info = registered_by(&lab, every("R/PT24H").missed(Missed::All)).await;
+    let info = registered_by(&lab, every("R/PT24H").missed(MisfirePolicy::All)).await;
     assert_eq!(
         (info.missed.as_str(), info.next[0]),
         ("all", begun + 24 * HOUR),
@@ -443,7 +443,7 @@ async fn a_new_policy_for_missed_occurrences_keeps_the_anchor_and_the_cycle_set_
         .set("nightly", every("R/PT6H"), None, "me")
         .await
         .unwrap();
-    let info = registered_by(&lab, every("R/PT24H").missed(Missed::Skip)).await;
+    let info = registered_by(&lab, every("R/PT24H").missed(MisfirePolicy::Skip)).await;
     assert_eq!(
         (
             info.cycle.as_str(),
@@ -466,7 +466,7 @@ async fn many_engines_start_each_occurrence_once() {
             let builder = Engine::builder(pool.clone(), ())
                 .register::<Report>()
                 .settings(settings);
-            let cycle = every("R40/PT0.05S").missed(Missed::All);
+            let cycle = every("R40/PT0.05S").missed(MisfirePolicy::All);
             Running::start(builder.schedule("nightly", cycle, report).build().unwrap())
         })
         .collect();
@@ -584,9 +584,9 @@ async fn a_restarted_engine_handles_missed_occurrences_by_the_policy() {
     let pool = live().await;
     let engine = || {
         let builder = Engine::builder(pool.clone(), ()).register::<Report>();
-        let builder = builder.schedule("all", every("R/PT1M").missed(Missed::All), report);
+        let builder = builder.schedule("all", every("R/PT1M").missed(MisfirePolicy::All), report);
         builder
-            .schedule("latest", every("R/PT1H").missed(Missed::Latest), report)
+            .schedule("latest", every("R/PT1H").missed(MisfirePolicy::Latest), report)
             .build()
             .unwrap()
     };

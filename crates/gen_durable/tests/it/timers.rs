@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period, SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, NewInstance, done, sleep, sleep_until, spawn, fail, wait_for};
+use gen_durable::{Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, MisfirePolicy, Outcome, Period, SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, TimerSelection, NewInstance, done, sleep, sleep_until, spawn, fail, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -65,7 +65,7 @@ impl Machine for Patient {
                     give_up,
                 } => {
                     let cycle: Cycle = cycle.parse()?;
-                    let cycle = cycle.missed(Missed::named(&missed).unwrap());
+                    let cycle = cycle.missed(MisfirePolicy::named(&missed).unwrap());
                     let wait = wait_for::<Reply>()
                         .then(Step::Received)
                         .repeat(cycle, remind());
@@ -439,7 +439,7 @@ async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
     };
     let (mut walked, mut after) = (Vec::new(), None);
     loop {
-        let page = list(WhichTimers::All, after).await;
+        let page = list(TimerSelection::All, after).await;
         walked.extend(page.timers);
         after = page.next;
         if after.is_none() {
@@ -448,7 +448,7 @@ async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
     }
     assert_eq!(walked, lab.timers().next(10).await.unwrap());
     assert_eq!(
-        list(WhichTimers::Ahead, None).await.timers[0].kind,
+        list(TimerSelection::Ahead, None).await.timers[0].kind,
         "deadline"
     );
     let of = lab
@@ -638,7 +638,7 @@ async fn all_deadlines_at_one_instant_are_paged_through() {
     let (mut seen, mut after) = (std::collections::BTreeSet::new(), None);
     loop {
         let filter = TimerFilter {
-            which: WhichTimers::Ahead,
+            which: TimerSelection::Ahead,
             after,
             limit: 700,
         };

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gen_durable::{Client, Digest, Engine, Projecting, Projection, Recorded, StepError};
+use gen_durable::{Client, Digest, Engine, ProjectionContext, Projection, Recorded, StepError};
 use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},
@@ -40,7 +40,7 @@ impl Projection for Sums {
     async fn apply(
         &self,
         batch: &[Recorded<Sale>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         let text = format!(
             "insert into {SCHEMA}.bench_sums as s (tenant, generation, key, count, last)
@@ -57,12 +57,12 @@ impl Projection for Sums {
             .await?;
         Ok(())
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         let text = format!("delete from {SCHEMA}.bench_sums where tenant = $1 and generation = $2");
         cx.tx.execute(&text, &[&cx.tenant, &cx.generation]).await?;
         Ok(())
     }
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
         let query = format!(
             "select key, count, last from {SCHEMA}.bench_sums where tenant = $1 and generation = $2"

@@ -1,6 +1,6 @@
 //! `durable audit`: shows the actions of operators.
 
-use gen_durable::{AuditLine, Timestamp};
+use gen_durable::{AuditRecord, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     ))
 }
 
-fn as_json(line: &AuditLine) -> Value {
+fn as_json(line: &AuditRecord) -> Value {
     json!({
         "id": line.id, "at": line.at.to_string(), "who": line.who, "from": line.place, "via": line.via, "act": line.act,
         "subject": line.subject, "went_well": line.went_well, "outcome": line.outcome,

@@ -100,7 +100,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
 async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
     let workers = inspect.workers().await?;
     let alive = workers.iter().filter(|worker| worker.alive).count();
-    for row in inspect.unserved().await? {
+    for row in inspect.no_worker_for().await? {
         let (machine, version, count) = (&row.machine, row.machine_version, thousands(row.count));
         match &row.step {
             None => report.find(
@@ -188,12 +188,12 @@ async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
         }
     }
     let scopes = client.projections().list(None, None).await?;
-    let unserved: BTreeSet<&str> = scopes
+    let no_worker_for: BTreeSet<&str> = scopes
         .iter()
         .filter(|scope| !scope.served && scope.lag() > 0)
         .map(|scope| scope.projection.as_str())
         .collect();
-    for projection in unserved {
+    for projection in no_worker_for {
         report.find(
             format!("no live worker registers the projection {projection}, so it does not process events"),
             "start a worker that registers it with `.project(…)`",

@@ -239,7 +239,7 @@ fn kind(blocker: &Blocker) -> &'static str {
     match blocker {
         Blocker::Settled { .. } => "settled",
         Blocker::Executing { alive: true, .. } => "executing",
-        Blocker::Executing { .. } => "held_by_the_dead",
+        Blocker::Executing { .. } => "worker_lost",
         Blocker::CancelledStepRunning { .. } => "cancelled_step_running",
         Blocker::AwaitingSignal { .. } => "awaiting_signal",
         Blocker::AwaitingChildren { .. } => "awaiting_children",

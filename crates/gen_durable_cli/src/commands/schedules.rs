@@ -1,6 +1,6 @@
 //! `durable schedules`: shows schedules, and pauses, resumes, runs and changes them.
 
-use gen_durable::{Client, Cycle, Missed, ScheduleInfo, Timestamp};
+use gen_durable::{Client, Cycle, MisfirePolicy, ScheduleInfo, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
@@ -133,7 +133,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             missed,
         }) => {
             let cycle: Cycle = cycle.parse()?;
-            let missed = missed.as_deref().and_then(Missed::named);
+            let missed = missed.as_deref().and_then(MisfirePolicy::named);
             named
                 .client_for("set schedule")
                 .await?

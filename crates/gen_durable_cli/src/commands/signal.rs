@@ -1,6 +1,6 @@
 //! `durable signal`: sends a signal to an instance.
 
-use gen_durable::{Address, Anyone, Client, Search, Status};
+use gen_durable::{Address, UntypedAddress, Client, Search, Status};
 use serde_json::json;
 
 use super::whom::{Whom, named};
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 
 /// Returns the signals that the instance waits for. `None` if it waits for no signal or does not
 /// exist.
-async fn awaited(client: &Client, to: &Anyone) -> anyhow::Result<Option<Vec<String>>> {
+async fn awaited(client: &Client, to: &UntypedAddress) -> anyhow::Result<Option<Vec<String>>> {
     let inspect = client.inspect();
     let id = match to {
         Address::Id(id) => Some(id.raw()),

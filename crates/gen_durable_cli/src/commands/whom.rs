@@ -1,6 +1,6 @@
 //! Selects the instance of a command by its id or by its key.
 
-use gen_durable::{Address, Anyone, Id};
+use gen_durable::{Address, UntypedAddress, Id};
 
 /// The instance with a key.
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ impl Whom {
     }
 
     /// Returns the address by key if a key was given, else by this id.
-    pub(crate) fn address(self, id: Option<i64>) -> Option<Anyone> {
+    pub(crate) fn address(self, id: Option<i64>) -> Option<UntypedAddress> {
         match (self.key, id) {
             (Some(key), _) => Some(Address::Key {
                 key,
@@ -32,7 +32,7 @@ impl Whom {
 }
 
 /// Describes the address for the audit log.
-pub(crate) fn named(to: &Anyone) -> String {
+pub(crate) fn named(to: &UntypedAddress) -> String {
     match to {
         Address::Id(id) => format!("instance {}", id.raw()),
         Address::Key { key, tenant } if tenant.is_empty() => format!("key {key}"),

@@ -1,7 +1,7 @@
 //! The read model of the shop: orders by state, and revenue by hour. It is built only from the
 //! events that the steps of the orders record.
 
-use gen_durable::{Client, Digest, Event, Events, OrFatal, Pool, Projecting, Projection, Recorded, SECOND, StepError, fatal};
+use gen_durable::{Client, Digest, Event, Events, OrFatal, Pool, ProjectionContext, Projection, Recorded, SECOND, StepError, fatal};
 use serde::{Deserialize, Serialize};
 
 /// The card was charged.
@@ -158,7 +158,7 @@ impl Projection for Sales {
     async fn apply(
         &self,
         batch: &[Recorded<OrderEvent>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         let schema = &self.schema;
         let count = format!(
@@ -201,7 +201,7 @@ impl Projection for Sales {
         Ok(())
     }
 
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         for table in ["states", "revenue"] {
             let text = format!("delete from {}.{table} where generation = $1", self.schema);
             cx.tx.execute(&text, &[&cx.generation]).await?;
@@ -209,7 +209,7 @@ impl Projection for Sales {
         Ok(())
     }
 
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         let (schema, generation) = (&self.schema, cx.generation);
         let query = format!(
             "select 'state' as what, state as key, orders as sum from {schema}.states where generation = $1

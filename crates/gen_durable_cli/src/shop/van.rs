@@ -2,7 +2,7 @@
 //! that does not open the door, and jobs on a schedule. They give the dashboard lanes, timers and
 //! schedules to show.
 
-use gen_durable::{Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, Missed, Outcome, SECOND, Signal, StepError, done, fatal, next, sleep, wait_for};
+use gen_durable::{Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, MisfirePolicy, Outcome, SECOND, Signal, StepError, done, fatal, next, sleep, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::Shop;
@@ -98,7 +98,7 @@ impl Job for Chore {
 
 /// Returns the names and cycles of the schedules.
 pub(crate) fn chores() -> Result<[(&'static str, Cycle); 2], Error> {
-    let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.missed(Missed::All);
+    let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.missed(MisfirePolicy::All);
     Ok([
         ("stock-count", Cycle::every(10 * SECOND)),
         ("monthly-invoices", invoices),

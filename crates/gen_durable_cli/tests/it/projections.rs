@@ -1,6 +1,6 @@
 //! `durable projections` with a worker that has registered a projection.
 
-use gen_durable::{Digest, Engine, Event, Policy, Projecting, Projection, Recorded, StepError};
+use gen_durable::{Digest, Engine, Event, Policy, ProjectionContext, Projection, Recorded, StepError};
 use serde::{Deserialize, Serialize};
 
 use super::{TestSchema, stderr, stdout};
@@ -23,7 +23,7 @@ impl<const V: u16> Projection for Till<V> {
     async fn apply(
         &self,
         batch: &[Recorded<Sold>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         for row in batch {
             if row.event.cents < 0 {
@@ -39,7 +39,7 @@ impl<const V: u16> Projection for Till<V> {
         }
         Ok(())
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         let text = format!(
             "delete from {}.till where tenant = $1 and generation = $2",
             self.0
@@ -47,7 +47,7 @@ impl<const V: u16> Projection for Till<V> {
         cx.tx.execute(&text, &[&cx.tenant, &cx.generation]).await?;
         Ok(())
     }
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
         let query = format!(
             "select position, cents from {}.till where tenant = $1 and generation = $2",

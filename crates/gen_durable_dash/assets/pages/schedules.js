@@ -77,7 +77,7 @@ function ChangeCycle({ schedule, path, onDone, onClose }) {
   };
   return html`<${FormDialog} title=${`Change the cycle of ${schedule.name}`} verb="Change it" onSubmit=${send} onClose=${onClose}>
     <${Field} label="Cycle" hint="An ISO 8601 cycle (R/2026-01-05T08:00:00[Europe/Madrid]/P1W), or a cron expression with its time zone in brackets (30 3 * * * [Europe/Madrid])."><input name="cycle" required defaultValue=${schedule.cycle} autocomplete="off" spellcheck="false" /><//>
-    <${Field} label="Missed occurrences"><select name="missed">${Object.entries(MISSED).map(([name, text]) => html`<option value=${name} selected=${name === schedule.missed}>${text}</option>`)}</select><//>
+    <${Field} label="MisfirePolicy occurrences"><select name="missed">${Object.entries(MISSED).map(([name, text]) => html`<option value=${name} selected=${name === schedule.missed}>${text}</option>`)}</select><//>
     <p>The new cycle is in effect until the cycle in code changes.</p>
   <//>`;
 }

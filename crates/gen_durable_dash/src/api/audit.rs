@@ -1,7 +1,7 @@
 //! The audit log.
 
 use axum::{Json, extract::State};
-use gen_durable::AuditLine;
+use gen_durable::AuditRecord;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub(crate) async fn list(
     Ok(Json(json!({"acts": acts, "next": next})))
 }
 
-fn line(act: &AuditLine, redaction: &Redaction) -> Value {
+fn line(act: &AuditRecord, redaction: &Redaction) -> Value {
     json!({
         "id": act.id.to_string(), "at": act.at.to_string(), "by": act.who, "from": act.place, "via": act.via, "act": act.act,
         "on": redaction.text(&act.subject), "went_well": act.went_well,

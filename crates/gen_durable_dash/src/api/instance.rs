@@ -240,7 +240,7 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             )
         }
         Blocker::Executing { .. } => (
-            "held_by_the_dead",
+            "worker_lost",
             "The lease of the worker that holds it has expired: a live worker reclaims it within one lease period."
                 .to_owned(),
         ),

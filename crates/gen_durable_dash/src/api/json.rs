@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Attention, Backlog, Edge, Found, Instance, HistoryEntry, Timestamp, Trouble, WorkerInfo};
+use gen_durable::{Findings, Backlog, Edge, SearchHit, Instance, HistoryEntry, Timestamp, FailureGroup, WorkerInfo};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
@@ -16,7 +16,7 @@ pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
 }
 
 /// Returns an instance for a list.
-pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
+pub(crate) fn found(row: &SearchHit, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
         "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
@@ -85,9 +85,9 @@ fn edge(edge: &Edge) -> Value {
 }
 
 /// Groups failures by error fingerprint, the largest groups first.
-pub(crate) fn failures(troubles: &[Trouble], redaction: &Redaction) -> Vec<Value> {
+pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<Value> {
     struct Group<'a> {
-        first: &'a Trouble,
+        first: &'a FailureGroup,
         count: i64,
         first_at: Timestamp,
     }
@@ -203,7 +203,7 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
 }
 
 /// Returns the counts of findings that need an operator.
-fn attention(attention: &Attention) -> Value {
+fn attention(attention: &Findings) -> Value {
     json!({
         "lanes_blocked": attention.lanes_blocked, "overdue": attention.overdue,
         "schedules_paused": attention.schedules_paused, "schedules_in_trouble": attention.schedules_in_trouble,

@@ -1,7 +1,7 @@
 //! Schedules: their next occurrences, recent runs and registering workers; pause, resume, run, set.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Cycle, Error, Missed, ScheduleInfo};
+use gen_durable::{Cycle, Error, MisfirePolicy, ScheduleInfo};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -126,13 +126,13 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    fn read(&self) -> Answer<(Cycle, Option<Missed>)> {
+    fn read(&self) -> Answer<(Cycle, Option<MisfirePolicy>)> {
         let wrong = |name: &str| {
             Problem::invalid(format!("missed must be all, latest or skip, not {name:?}"))
         };
         let missed = self.missed.as_deref().filter(|name| !name.is_empty());
         let missed = missed
-            .map(|name| Missed::named(name).ok_or_else(|| wrong(name)))
+            .map(|name| MisfirePolicy::named(name).ok_or_else(|| wrong(name)))
             .transpose()?;
         Ok((self.cycle.parse()?, missed))
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Inspect, TimerFilter, TimerInfo, TimerMark, WhichTimers};
+use gen_durable::{Inspect, TimerFilter, TimerInfo, TimerCursor, TimerSelection};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -37,9 +37,9 @@ pub(crate) struct Wanted {
 impl Wanted {
     fn filter(self) -> Answer<TimerFilter> {
         let which = match self.which.as_deref().unwrap_or_default() {
-            "" | "all" => WhichTimers::All,
-            "overdue" => WhichTimers::Overdue,
-            "ahead" => WhichTimers::Ahead,
+            "" | "all" => TimerSelection::All,
+            "overdue" => TimerSelection::Overdue,
+            "ahead" => TimerSelection::Ahead,
             other => {
                 return Err(Problem::invalid(format!(
                     "which must be all, overdue or ahead, not {other:?}"
@@ -58,13 +58,13 @@ impl Wanted {
 }
 
 /// Parses a page cursor: a due time, and a number that distinguishes timers with the same due time.
-fn mark(text: &str) -> Answer<TimerMark> {
+fn mark(text: &str) -> Answer<TimerCursor> {
     let parts = text
         .rsplit_once('~')
         .and_then(|(at, number)| Some((at.parse().ok()?, number.parse().ok()?)));
     let (due_at, number) =
         parts.ok_or_else(|| Problem::invalid(format!("{text:?} is not a valid `after` cursor")))?;
-    Ok(TimerMark { due_at, number })
+    Ok(TimerCursor { due_at, number })
 }
 
 pub(crate) async fn list(

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Client, Digest, Engine, Error, Event, Poison, Policy, Projecting, Projection, Recorded, StepError};
+use gen_durable::{Client, Digest, Engine, Error, Event, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, StepError};
 use serde::{Deserialize, Serialize};
 
 use crate::support::TestServer;
@@ -29,7 +29,7 @@ impl Projection for Till {
     async fn apply(
         &self,
         batch: &[Recorded<Sold>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         for row in batch {
             let closed = format!(
@@ -56,7 +56,7 @@ impl Projection for Till {
         Ok(())
     }
 
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         let text = format!(
             "delete from {}.till where tenant = $1 and generation = $2",
             self.0
@@ -65,7 +65,7 @@ impl Projection for Till {
         Ok(())
     }
 
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
         let query = format!(
             "select position, cents from {}.till where tenant = $1 and generation = $2",
@@ -78,8 +78,8 @@ impl Projection for Till {
         Policy::ONCE
     }
 
-    fn on_poison(&self) -> Poison {
-        Poison::Park
+    fn on_poison(&self) -> PoisonPolicy {
+        PoisonPolicy::Park
     }
 }
 

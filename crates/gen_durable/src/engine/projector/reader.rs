@@ -11,7 +11,7 @@ use crate::{
     event::{Events, Recorded},
     id::NAME_BYTES_MAX,
     policy::Policy,
-    projection::{Digest, NewVersion, Poison, Projecting, Projection},
+    projection::{Digest, OnVersionChange, PoisonPolicy, ProjectionContext, Projection},
     store::{fault::Fault, projections::LogRow},
 };
 
@@ -22,15 +22,15 @@ pub(crate) trait Reader: Send + Sync {
     fn generations(&self) -> bool;
     fn names(&self) -> &'static [&'static str];
     fn policy(&self) -> Policy;
-    fn on_poison(&self) -> Poison;
-    fn on_new_version(&self) -> NewVersion;
+    fn on_poison(&self) -> PoisonPolicy;
+    fn on_version_change(&self) -> OnVersionChange;
     fn apply<'a>(
         &'a self,
         rows: &'a [LogRow],
-        cx: Projecting<'a>,
+        cx: ProjectionContext<'a>,
     ) -> BoxFuture<'a, Result<(), StepError>>;
-    fn clear<'a>(&'a self, cx: Projecting<'a>) -> BoxFuture<'a, Result<(), StepError>>;
-    fn digest<'a>(&'a self, cx: Projecting<'a>)
+    fn clear<'a>(&'a self, cx: ProjectionContext<'a>) -> BoxFuture<'a, Result<(), StepError>>;
+    fn digest<'a>(&'a self, cx: ProjectionContext<'a>)
     -> BoxFuture<'a, Result<Option<Digest>, StepError>>;
 }
 
@@ -52,16 +52,16 @@ impl<P: Projection> Reader for Typed<P> {
     fn policy(&self) -> Policy {
         self.0.policy()
     }
-    fn on_poison(&self) -> Poison {
+    fn on_poison(&self) -> PoisonPolicy {
         self.0.on_poison()
     }
-    fn on_new_version(&self) -> NewVersion {
-        self.0.on_new_version()
+    fn on_version_change(&self) -> OnVersionChange {
+        self.0.on_version_change()
     }
     fn apply<'a>(
         &'a self,
         rows: &'a [LogRow],
-        mut cx: Projecting<'a>,
+        mut cx: ProjectionContext<'a>,
     ) -> BoxFuture<'a, Result<(), StepError>> {
         Box::pin(async move {
             let wanted = rows
@@ -76,12 +76,12 @@ impl<P: Projection> Reader for Typed<P> {
             self.0.apply(&batch, &mut cx).await
         })
     }
-    fn clear<'a>(&'a self, mut cx: Projecting<'a>) -> BoxFuture<'a, Result<(), StepError>> {
+    fn clear<'a>(&'a self, mut cx: ProjectionContext<'a>) -> BoxFuture<'a, Result<(), StepError>> {
         Box::pin(async move { self.0.clear(&mut cx).await })
     }
     fn digest<'a>(
         &'a self,
-        mut cx: Projecting<'a>,
+        mut cx: ProjectionContext<'a>,
     ) -> BoxFuture<'a, Result<Option<Digest>, StepError>> {
         Box::pin(async move { self.0.digest(&mut cx).await })
     }
@@ -118,7 +118,7 @@ pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Er
 
 /// Why a transaction of a projection failed after it had begun.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum ApplyFailure {
     /// Another transaction held a row, or a deadlock was detected: no attempt is counted.
     Busy(String),
     /// The server cancelled a statement, lacked memory or disk, or the connection broke. The batch
@@ -129,18 +129,18 @@ pub(crate) enum Trouble {
     Failed { message: String, fatal: bool },
 }
 
-impl Trouble {
+impl ApplyFailure {
     /// Converts a fault of one of the engine's statements in the same transaction, or of its
     /// COMMIT: both can report what `apply` did wrong.
-    pub(crate) fn of(fault: Fault) -> Trouble {
+    pub(crate) fn of(fault: Fault) -> ApplyFailure {
         let message = storable(fault.message());
         match fault {
-            Fault::Busy(_) => Trouble::Busy(message),
-            Fault::Away(_) | Fault::TimedOut(_) => Trouble::Outage {
+            Fault::Busy(_) => ApplyFailure::Busy(message),
+            Fault::Away(_) | Fault::TimedOut(_) => ApplyFailure::Outage {
                 message,
                 lost: false,
             },
-            Fault::Lost(_) => Trouble::Outage {
+            Fault::Lost(_) => ApplyFailure::Outage {
                 message,
                 lost: true,
             },
@@ -150,12 +150,12 @@ impl Trouble {
                 let message = format!(
                     "a statement of `apply` or `clear` failed, and its error was not returned: {message}"
                 );
-                Trouble::Failed {
+                ApplyFailure::Failed {
                     message,
                     fatal: false,
                 }
             }
-            Fault::Refused { .. } => Trouble::Failed {
+            Fault::Refused { .. } => ApplyFailure::Failed {
                 message: format!("refused: {message}"),
                 fatal: false,
             },
@@ -163,17 +163,17 @@ impl Trouble {
     }
 }
 
-impl Trouble {
+impl ApplyFailure {
     /// Adds the position of the only event that was being applied to the message.
-    pub(crate) fn with_event(self, position: i64) -> Trouble {
+    pub(crate) fn with_event(self, position: i64) -> ApplyFailure {
         let with = |message| format!("event {position}: {message}");
         match self {
-            Trouble::Busy(message) => Trouble::Busy(message),
-            Trouble::Outage { message, lost } => Trouble::Outage {
+            ApplyFailure::Busy(message) => ApplyFailure::Busy(message),
+            ApplyFailure::Outage { message, lost } => ApplyFailure::Outage {
                 message: with(message),
                 lost,
             },
-            Trouble::Failed { message, fatal } => Trouble::Failed {
+            ApplyFailure::Failed { message, fatal } => ApplyFailure::Failed {
                 message: with(message),
                 fatal,
             },
@@ -185,18 +185,18 @@ impl Trouble {
 pub(crate) async fn guarded<T>(
     timeout: Duration,
     code: impl Future<Output = Result<T, StepError>>,
-) -> Result<T, Trouble> {
+) -> Result<T, ApplyFailure> {
     let bounded =
         AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
     let failed = |message: String, fatal| {
-        Err(Trouble::Failed {
+        Err(ApplyFailure::Failed {
             message: storable(&message),
             fatal,
         })
     };
     match bounded.await {
         Ok(Ok(Ok(done))) => Ok(done),
-        Ok(Ok(Err(error))) => Err(outage(&error).unwrap_or_else(|| Trouble::Failed {
+        Ok(Ok(Err(error))) => Err(outage(&error).unwrap_or_else(|| ApplyFailure::Failed {
             message: storable(&error.to_string()),
             fatal: error.is_fatal(),
         })),
@@ -220,7 +220,7 @@ pub(crate) async fn guarded<T>(
 
 /// Returns the outage that an error reports, or `None` if the error is the projection's own. A
 /// projection uses only the engine's database, so every connection error counts.
-fn outage(error: &StepError) -> Option<Trouble> {
+fn outage(error: &StepError) -> Option<ApplyFailure> {
     if error.is_fatal() {
         return None;
     }
@@ -237,5 +237,5 @@ fn outage(error: &StepError) -> Option<Trouble> {
             .or_else(of_postgres)
             .filter(|fault| !matches!(fault, Fault::Refused { .. }))
     })?;
-    Some(Trouble::of(fault))
+    Some(ApplyFailure::of(fault))
 }

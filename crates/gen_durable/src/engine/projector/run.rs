@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     batch::{gap, missing, running_hash},
-    reader::{Reader, Trouble, guarded},
+    reader::{Reader, ApplyFailure, guarded},
     turn::{BATCH_BYTES_MAX, OUTAGE_ATTEMPTS_MIN, OWNED, Projector, Turn, shrunk, undo},
 };
 use crate::{
-    projection::{Digest, Poison, Projecting},
+    projection::{Digest, PoisonPolicy, ProjectionContext},
     store::{
         fault::Fault,
         projections::{self, Cursor},
@@ -159,7 +159,7 @@ impl Projector {
                 Err(fault) => Err(fault),
             };
         if let Err(fault) = began {
-            return self.trouble(due, Trouble::of(fault)).await;
+            return self.trouble(due, ApplyFailure::of(fault)).await;
         }
         self.pool
             .inner
@@ -174,8 +174,8 @@ impl Projector {
         tx: &mut Tx,
         tenant: &str,
         generation: i32,
-    ) -> Result<(), Trouble> {
-        let cx = Projecting {
+    ) -> Result<(), ApplyFailure> {
+        let cx = ProjectionContext {
             tenant,
             generation,
             replaying: true,
@@ -240,11 +240,11 @@ impl Projector {
                 *limit = limit.saturating_mul(2).min(self.batch);
                 Ok(Filled::On)
             }
-            Err(Trouble::Failed { .. }) if events.len() > 1 => {
+            Err(ApplyFailure::Failed { .. }) if events.len() > 1 => {
                 *limit = 1;
                 Ok(Filled::On)
             }
-            Err(Trouble::Outage { message, .. }) if events.len() > 1 => {
+            Err(ApplyFailure::Outage { message, .. }) if events.len() > 1 => {
                 *limit = shrunk(*limit, events.len());
                 tracing::warn!(
                     run = due.id,
@@ -254,7 +254,7 @@ impl Projector {
                 );
                 Ok(Filled::On)
             }
-            Err(Trouble::Failed { message, .. }) if reader.on_poison() == Poison::Park => {
+            Err(ApplyFailure::Failed { message, .. }) if reader.on_poison() == PoisonPolicy::Park => {
                 self.pass_over(reader, due, last.position, &message).await?;
                 Ok(Filled::On)
             }
@@ -288,15 +288,15 @@ impl Projector {
 
     /// Advances the run and commits, or rolls back if the run is not at the position where the
     /// batch found it.
-    async fn close_run(&self, mut tx: Tx, advance: &Advance<'_>) -> Result<(), Trouble> {
+    async fn close_run(&self, mut tx: Tx, advance: &Advance<'_>) -> Result<(), ApplyFailure> {
         match runs::advance(&mut tx, &self.target, advance).await {
             Ok(ours) => tx
                 .finish(if ours { "commit" } else { "rollback" })
                 .await
-                .map_err(Trouble::of),
+                .map_err(ApplyFailure::of),
             Err(fault) => {
                 undo(tx).await;
-                Err(Trouble::of(fault))
+                Err(ApplyFailure::of(fault))
             }
         }
     }
@@ -344,14 +344,14 @@ impl Projector {
         tx: &mut Tx,
         run: &Standing,
         events: &[projections::LogRow],
-    ) -> Result<i64, Trouble> {
+    ) -> Result<i64, ApplyFailure> {
         if let Some(gone) = gap(run.position, events) {
-            return Err(Trouble::Failed {
+            return Err(ApplyFailure::Failed {
                 message: gone,
                 fatal: true,
             });
         }
-        let cx = Projecting {
+        let cx = ProjectionContext {
             tenant,
             generation: run.run_generation,
             replaying: true,
@@ -430,19 +430,19 @@ impl Projector {
         &self,
         reader: &Arc<dyn Reader>,
         due: &Due,
-    ) -> Result<Result<(Cursor, Option<Digest>), Trouble>, Fault> {
+    ) -> Result<Result<(Cursor, Option<Digest>), ApplyFailure>, Fault> {
         let mut tx = self.begin().await?;
         projections::one_snapshot(&mut tx, &self.target).await?;
         let Some(live) =
             projections::cursor_in(&mut tx, &self.target, &due.tenant, reader.name()).await?
         else {
             tx.finish("rollback").await?;
-            return Ok(Err(Trouble::Failed {
+            return Ok(Err(ApplyFailure::Failed {
                 message: "the scope does not exist any more".into(),
                 fatal: true,
             }));
         };
-        let cx = Projecting {
+        let cx = ProjectionContext {
             tenant: &due.tenant,
             generation: live.generation,
             replaying: true,
@@ -459,19 +459,19 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         due: &Due,
         run: &Standing,
-    ) -> Result<Result<Option<Digest>, Trouble>, Fault> {
+    ) -> Result<Result<Option<Digest>, ApplyFailure>, Fault> {
         let mut tx = self.begin().await?;
         // A digest may take longer than the period for which this worker has the run to itself, so
         // it is computed in one snapshot.
         projections::one_snapshot(&mut tx, &self.target).await?;
         if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
             tx.finish("rollback").await?;
-            return Ok(Err(Trouble::Busy(
+            return Ok(Err(ApplyFailure::Busy(
                 "another worker continued the run".into(),
             )));
         }
         let (tenant, generation) = (due.tenant.as_str(), run.run_generation);
-        let cx = Projecting {
+        let cx = ProjectionContext {
             tenant,
             generation,
             replaying: true,
@@ -554,7 +554,7 @@ impl Projector {
                     Ok(applied) => {
                         let advance = self.move_of(due, &run, reached, Some(applied));
                         if let Err(fault) = runs::advance(&mut tx, &self.target, &advance).await {
-                            return self.trouble(due, Trouble::of(fault)).await;
+                            return self.trouble(due, ApplyFailure::of(fault)).await;
                         }
                     }
                     // The batches that run without the lock find out which event fails.
@@ -574,7 +574,7 @@ impl Projector {
                 };
             let swapped = match swapped {
                 Ok(swapped) => swapped,
-                Err(fault) => return self.trouble(due, Trouble::of(fault)).await,
+                Err(fault) => return self.trouble(due, ApplyFailure::of(fault)).await,
             };
             if swapped {
                 tracing::info!(
@@ -617,11 +617,11 @@ impl Projector {
         self.end(due, Some(why.into()), None).await
     }
 
-    async fn trouble(&self, due: &Due, trouble: Trouble) -> Result<Turn, Fault> {
+    async fn trouble(&self, due: &Due, trouble: ApplyFailure) -> Result<Turn, Fault> {
         match trouble {
-            Trouble::Busy(message) => Err(Fault::Busy(message)),
-            Trouble::Failed { message, .. } => self.end(due, Some(message), None).await,
-            Trouble::Outage { message, .. } => {
+            ApplyFailure::Busy(message) => Err(Fault::Busy(message)),
+            ApplyFailure::Failed { message, .. } => self.end(due, Some(message), None).await,
+            ApplyFailure::Outage { message, .. } => {
                 tracing::warn!(
                     run = due.id,
                     error = message,

@@ -7,12 +7,12 @@ use tokio::sync::Semaphore;
 
 use super::{
     batch::{gap, running_hash, weight},
-    reader::{Reader, Trouble, guarded},
+    reader::{Reader, ApplyFailure, guarded},
 };
 use crate::{
     codec,
     error::Error,
-    projection::{NewVersion, Poison, Projecting},
+    projection::{OnVersionChange, PoisonPolicy, ProjectionContext},
     settings::Settings,
     store::{
         connection::Connection,
@@ -105,7 +105,7 @@ impl Projector {
     }
 
     pub(crate) fn swept(&self) -> Vec<Swept> {
-        let eager = |reader: &Arc<dyn Reader>| reader.on_new_version() != NewVersion::Offer;
+        let eager = |reader: &Arc<dyn Reader>| reader.on_version_change() != OnVersionChange::Offer;
         self.readers
             .iter()
             .map(|reader| (reader.name(), reader.version().into(), eager(reader)))
@@ -167,14 +167,14 @@ impl Projector {
             return self.not_now(reader, tenant, &opened).await;
         }
         let count = opened.events.len();
-        let cx = Projecting {
+        let cx = ProjectionContext {
             tenant,
             generation: opened.generation,
             replaying: opened.position < opened.replaying_to,
             tx: &mut tx,
         };
         let applied = match gap(opened.position, &opened.events) {
-            Some(gone) => Err(Trouble::Failed {
+            Some(gone) => Err(ApplyFailure::Failed {
                 message: gone,
                 fatal: true,
             }),
@@ -229,7 +229,7 @@ impl Projector {
         tenant: &str,
         mut tx: Tx,
         cursor: Move,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, ApplyFailure> {
         let (scope, owned) = ((tenant, reader.name()), OWNED.as_secs_f64());
         let closed =
             projections::close(&mut tx, &self.target, scope, cursor, &self.worker, owned).await;
@@ -238,10 +238,10 @@ impl Projector {
                 .finish(if moved { "commit" } else { "rollback" })
                 .await
                 .map(|()| moved)
-                .map_err(Trouble::of),
+                .map_err(ApplyFailure::of),
             Err(fault) => {
                 undo(tx).await;
-                Err(Trouble::of(fault))
+                Err(ApplyFailure::of(fault))
             }
         }
     }
@@ -284,7 +284,7 @@ impl Projector {
         })
     }
 
-    /// Handles rows that an older version of this projection wrote, as `on_new_version` says.
+    /// Handles rows that an older version of this projection wrote, as `on_version_change` says.
     async fn outdated(
         &self,
         reader: &Arc<dyn Reader>,
@@ -293,15 +293,15 @@ impl Projector {
     ) -> Result<Turn, Fault> {
         let (name, version) = (reader.name(), i32::from(reader.version()));
         let owned_tenant = tenant.to_owned();
-        match reader.on_new_version() {
-            NewVersion::GoOn => {
+        match reader.on_version_change() {
+            OnVersionChange::GoOn => {
                 self.call(move |connection| async move {
                     projections::go_on(&connection, &owned_tenant, name, version).await
                 })
                 .await?;
                 return Ok(Turn::More);
             }
-            NewVersion::Rebuild => {
+            OnVersionChange::Rebuild => {
                 let kind = if reader.generations() {
                     RunKind::Shadow
                 } else {
@@ -326,7 +326,7 @@ impl Projector {
                 .await?;
                 self.pool.inner.log.wake_runs();
             }
-            NewVersion::Offer => {
+            OnVersionChange::Offer => {
                 tracing::warn!(
                     projection = name,
                     tenant,
@@ -345,7 +345,7 @@ impl Projector {
         let offering = self
             .readers
             .iter()
-            .filter(|reader| reader.on_new_version() == NewVersion::Offer);
+            .filter(|reader| reader.on_version_change() == OnVersionChange::Offer);
         self.offer(
             offering
                 .map(|reader| (reader.name(), reader.version().into()))
@@ -371,13 +371,13 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         tenant: &str,
         opened: &Opened,
-        trouble: Trouble,
+        trouble: ApplyFailure,
         limit: &mut i32,
     ) -> Result<Turn, Fault> {
         let policy = reader.policy();
         let several = opened.events.len() > 1 && *limit > 1;
         let (message, fatal, attempts) = match trouble {
-            Trouble::Busy(message) => {
+            ApplyFailure::Busy(message) => {
                 tracing::debug!(
                     projection = reader.name(),
                     tenant,
@@ -386,7 +386,7 @@ impl Projector {
                 );
                 return Ok(Turn::Wait(OUTAGE_PAUSE));
             }
-            Trouble::Outage { message, .. } if several => {
+            ApplyFailure::Outage { message, .. } if several => {
                 *limit = shrunk(*limit, opened.events.len());
                 tracing::warn!(
                     projection = reader.name(),
@@ -397,11 +397,11 @@ impl Projector {
                 );
                 return Ok(Turn::More);
             }
-            Trouble::Failed { .. } if several => {
+            ApplyFailure::Failed { .. } if several => {
                 *limit = 1;
                 return Ok(Turn::More);
             }
-            Trouble::Outage { message, lost } => {
+            ApplyFailure::Outage { message, lost } => {
                 let least = if lost {
                     LOST_ATTEMPTS_MIN
                 } else {
@@ -409,14 +409,14 @@ impl Projector {
                 };
                 (message, false, policy.attempts.max(least))
             }
-            Trouble::Failed { message, fatal } => (message, fatal, policy.attempts),
+            ApplyFailure::Failed { message, fatal } => (message, fatal, policy.attempts),
         };
         let before = u32::try_from(opened.attempts).unwrap_or_default();
         let pause = policy.delay(before);
         let fate = match reader.on_poison() {
             _ if !fatal && before + 1 < attempts => Fate::Retry(codec::delay_seconds(pause)),
-            Poison::Park => Fate::Park,
-            Poison::Halt => Fate::Halt,
+            PoisonPolicy::Park => Fate::Park,
+            PoisonPolicy::Halt => Fate::Halt,
         };
         let (owned_tenant, name, old) = (tenant.to_owned(), reader.name(), opened.position);
         let version = i32::from(reader.version());
@@ -479,13 +479,13 @@ impl Projector {
                 Turn::Idle
             });
         }
-        let cx = Projecting {
+        let cx = ProjectionContext {
             tenant,
             generation: opened.generation,
             replaying: false,
             tx: &mut tx,
         };
-        let gone = || Trouble::Failed {
+        let gone = || ApplyFailure::Failed {
             message: "the event is no longer in the log".into(),
             fatal: true,
         };
@@ -511,8 +511,8 @@ impl Projector {
         };
         let message = match done {
             Ok(()) => return Ok(Turn::Idle),
-            Err(Trouble::Busy(message)) => return Err(Fault::Busy(message)),
-            Err(Trouble::Outage { message, .. } | Trouble::Failed { message, .. }) => message,
+            Err(ApplyFailure::Busy(message)) => return Err(Fault::Busy(message)),
+            Err(ApplyFailure::Outage { message, .. } | ApplyFailure::Failed { message, .. }) => message,
         };
         tracing::warn!(
             projection = reader.name(),
@@ -530,15 +530,15 @@ impl Projector {
     }
 
     /// Marks the failure as resolved and commits, unless the event is not parked any more.
-    async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), Trouble> {
+    async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), ApplyFailure> {
         match projections::redriven(&mut tx, &self.target, key).await {
             Ok(parked) => tx
                 .finish(if parked { "commit" } else { "rollback" })
                 .await
-                .map_err(Trouble::of),
+                .map_err(ApplyFailure::of),
             Err(fault) => {
                 undo(tx).await;
-                Err(Trouble::of(fault))
+                Err(ApplyFailure::of(fault))
             }
         }
     }

@@ -134,8 +134,8 @@ async fn a_machine_or_version_without_a_worker_is_never_claimed_and_is_reported(
         0,
         "rows without a worker were changed"
     );
-    let unserved = engine.client.inspect().unserved().await.unwrap();
-    let seen: Vec<_> = unserved
+    let no_worker_for = engine.client.inspect().no_worker_for().await.unwrap();
+    let seen: Vec<_> = no_worker_for
         .iter()
         .map(|row| (row.machine.as_str(), row.machine_version, row.count))
         .collect();

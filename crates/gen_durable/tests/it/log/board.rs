@@ -1,7 +1,7 @@
 //! A read model for tests. It makes wrong order, gaps and repeated events visible, beside wrong
 //! sums.
 
-use gen_durable::{Context, Digest, Event, Job, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
+use gen_durable::{Context, Digest, Event, Job, Lab, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, SECOND, StepError};
 use serde::{Deserialize, Serialize};
 
 /// An event that the board reads.
@@ -36,7 +36,7 @@ pub(crate) struct Board {
     pub(crate) schema: String,
     /// Amounts at which `apply` fails.
     pub(crate) poison: Vec<i64>,
-    pub(crate) on_poison: Poison,
+    pub(crate) on_poison: PoisonPolicy,
     pub(crate) attempts: u32,
 }
 
@@ -45,7 +45,7 @@ impl Board {
         Board {
             schema: schema.to_owned(),
             poison: Vec::new(),
-            on_poison: Poison::Halt,
+            on_poison: PoisonPolicy::Halt,
             attempts: 3,
         }
     }
@@ -59,7 +59,7 @@ impl Projection for Board {
     async fn apply(
         &self,
         batch: &[Recorded<Paid>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         let s = &self.schema;
         for row in batch {
@@ -97,7 +97,7 @@ impl Projection for Board {
         Ok(())
     }
 
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         let s = &self.schema;
         for table in ["board", "totals"] {
             let text = format!("delete from {s}.{table} where tenant = $1 and generation = $2");
@@ -106,7 +106,7 @@ impl Projection for Board {
         Ok(())
     }
 
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
         let query = format!(
             "select position, cents from {}.board where tenant = $1 and generation = $2",
@@ -123,7 +123,7 @@ impl Projection for Board {
         }
     }
 
-    fn on_poison(&self) -> Poison {
+    fn on_poison(&self) -> PoisonPolicy {
         self.on_poison
     }
 }

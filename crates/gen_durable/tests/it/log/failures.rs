@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gen_durable::{Engine, Poison, Projecting, Projection, Recorded, SECOND, StepError};
+use gen_durable::{Engine, PoisonPolicy, ProjectionContext, Projection, Recorded, SECOND, StepError};
 use tokio::sync::Semaphore;
 
 use super::board::{Board, Paid, board, lab, rows};
@@ -136,7 +136,7 @@ async fn a_parked_event_is_skipped_and_can_be_redriven_alone() {
     let schema = lab.pool().schema().to_owned();
     let park = |poison| Board {
         poison,
-        on_poison: Poison::Park,
+        on_poison: PoisonPolicy::Park,
         attempts: 1,
         ..Board::new(&schema)
     };
@@ -221,7 +221,7 @@ impl Projection for Slow {
     async fn apply(
         &self,
         batch: &[Recorded<Paid>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         if batch.iter().any(|row| row.event.cents == 2) {
             self.begun.add_permits(1);
@@ -229,7 +229,7 @@ impl Projection for Slow {
         }
         self.board.apply(batch, cx).await
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         self.board.clear(cx).await
     }
 }
@@ -240,7 +240,7 @@ async fn a_slow_redrive_of_a_parked_event_delays_no_other_scope() {
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board {
         poison: vec![2],
-        on_poison: Poison::Park,
+        on_poison: PoisonPolicy::Park,
         attempts: 1,
         ..Board::new(&schema)
     });

@@ -1,7 +1,7 @@
 //! Live projections: every event of every tenant is applied once and in order, with one engine and
 //! with many.
 
-use gen_durable::{Engine, Error, Events, Projecting, Projection, Recorded, Settings, StepError, fatal};
+use gen_durable::{Engine, Error, Events, ProjectionContext, Projection, Recorded, Settings, StepError, fatal};
 
 use super::board::{Board, Paid, Shipped, TABLE, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
@@ -86,7 +86,7 @@ impl Projection for Both {
     async fn apply(
         &self,
         batch: &[Recorded<Either>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         for row in batch {
             let cents = match &row.event {
@@ -100,7 +100,7 @@ impl Projection for Both {
         }
         Ok(())
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         cx.tx
             .execute(
                 &format!("delete from {}.board where tenant = $1", self.0),

@@ -1,7 +1,7 @@
 //! Parked events and runs combined: each event counts once in a read model, whether a run or a
 //! redrive applies it.
 
-use gen_durable::{Lab, Poison, RunRequest};
+use gen_durable::{Lab, PoisonPolicy, RunRequest};
 
 use super::board::{Board, Paid, lab, rows, sql};
 
@@ -9,7 +9,7 @@ use super::board::{Board, Paid, lab, rows, sql};
 fn parks(schema: &str, poison: &[i64]) -> Board {
     Board {
         poison: poison.to_vec(),
-        on_poison: Poison::Park,
+        on_poison: PoisonPolicy::Park,
         attempts: 1,
         ..Board::new(schema)
     }

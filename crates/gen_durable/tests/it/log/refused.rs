@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gen_durable::{Engine, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
+use gen_durable::{Engine, Lab, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, SECOND, StepError};
 
 use super::board::{Paid, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
@@ -30,12 +30,12 @@ enum Wrong {
 struct Once {
     schema: String,
     wrong: Wrong,
-    on_poison: Poison,
+    on_poison: PoisonPolicy,
     calls: AtomicUsize,
 }
 
 impl Once {
-    fn new(lab: &Lab<()>, wrong: Wrong, on_poison: Poison) -> Once {
+    fn new(lab: &Lab<()>, wrong: Wrong, on_poison: PoisonPolicy) -> Once {
         Once {
             schema: lab.pool().schema().to_owned(),
             wrong,
@@ -45,7 +45,7 @@ impl Once {
     }
 }
 
-async fn raise(cx: &mut Projecting<'_>, code: &str) -> Result<(), tokio_postgres::Error> {
+async fn raise(cx: &mut ProjectionContext<'_>, code: &str) -> Result<(), tokio_postgres::Error> {
     cx.tx
         .batch_execute(&format!(
             "do $$ begin raise exception 'not today' using errcode = '{code}'; end $$"
@@ -60,7 +60,7 @@ impl Projection for Once {
     async fn apply(
         &self,
         batch: &[Recorded<Paid>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let two = batch.iter().any(|row| row.event.cents == 2);
@@ -81,7 +81,7 @@ impl Projection for Once {
         }
         Ok(())
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         let text = format!(
             "delete from {}.once where tenant = $1 and generation = $2",
             self.schema
@@ -97,7 +97,7 @@ impl Projection for Once {
             ..Policy::default()
         }
     }
-    fn on_poison(&self) -> Poison {
+    fn on_poison(&self) -> PoisonPolicy {
         self.on_poison
     }
 }
@@ -133,8 +133,8 @@ async fn failures(lab: &Lab<()>) -> Vec<(i64, String, i32)> {
 #[tokio::test]
 async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked() {
     for (on_poison, state, kept) in [
-        (Poison::Halt, "halted", vec![1, 2]),
-        (Poison::Park, "parked", vec![1, 2, 3]),
+        (PoisonPolicy::Halt, "halted", vec![1, 2]),
+        (PoisonPolicy::Park, "parked", vec![1, 2, 3]),
     ] {
         let lab = with_table().await;
         let lab = {
@@ -156,7 +156,7 @@ async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked()
         assert!(failure.error.contains("unique"), "{}", failure.error);
         let synced = lab.sync::<Once>("t", 4, SECOND).await;
         match on_poison {
-            Poison::Halt => assert!(
+            PoisonPolicy::Halt => assert!(
                 synced
                     .unwrap_err()
                     .to_string()
@@ -170,8 +170,8 @@ async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked()
 #[tokio::test]
 async fn an_event_with_an_error_that_apply_ignores_is_isolated_and_halts_or_is_parked() {
     for (on_poison, state, kept) in [
-        (Poison::Halt, "halted", vec![1]),
-        (Poison::Park, "parked", vec![1, 3]),
+        (PoisonPolicy::Halt, "halted", vec![1]),
+        (PoisonPolicy::Park, "parked", vec![1, 3]),
     ] {
         let lab = with_table().await;
         let lab = {
@@ -197,7 +197,7 @@ async fn an_event_with_an_error_that_apply_ignores_is_isolated_and_halts_or_is_p
 #[tokio::test]
 async fn sync_reports_that_a_projection_commit_was_refused() {
     let lab = with_table().await;
-    let halts = Once::new(&lab, Wrong::Nothing, Poison::Halt);
+    let halts = Once::new(&lab, Wrong::Nothing, PoisonPolicy::Halt);
     let running = Running::start(
         Engine::builder(lab.pool().clone(), ())
             .project(halts)
@@ -220,9 +220,9 @@ async fn runs_and_redrives_that_are_refused_at_commit_report_the_error() {
     let lab = with_table().await;
     let build = |wrong, on_poison| Once::new(&lab, wrong, on_poison);
     let (halts, parks, hides) = (
-        build(Wrong::Nothing, Poison::Halt),
-        build(Wrong::Nothing, Poison::Park),
-        build(Wrong::Hidden, Poison::Halt),
+        build(Wrong::Nothing, PoisonPolicy::Halt),
+        build(Wrong::Nothing, PoisonPolicy::Park),
+        build(Wrong::Hidden, PoisonPolicy::Halt),
     );
     let lab = lab.project(parks);
     lab.record_all("t", [1, 2, 2, 3].map(|cents| Paid { cents }))
@@ -285,7 +285,7 @@ async fn a_batch_that_the_server_cancels_is_made_smaller() {
     for code in ["57014", "53200", "XX000"] {
         let lab = with_table().await;
         let lab = {
-            let once = Once::new(&lab, Wrong::Large(code), Poison::Halt);
+            let once = Once::new(&lab, Wrong::Large(code), PoisonPolicy::Halt);
             lab.project(once)
         };
         lab.record_all("t", (1..=40).map(|cents| Paid { cents }))
@@ -302,7 +302,7 @@ async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts
     for code in ["57014", "53200", "XX000"] {
         let lab = with_table().await;
         let lab = {
-            let once = Once::new(&lab, Wrong::Fails(code), Poison::Halt);
+            let once = Once::new(&lab, Wrong::Fails(code), PoisonPolicy::Halt);
             lab.project(once)
         };
         lab.record_all("t", (1..=4).map(|cents| Paid { cents }))
@@ -337,9 +337,9 @@ async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts
 #[tokio::test]
 async fn a_run_that_the_server_always_cancels_fails_after_a_few_tries() {
     let lab = with_table().await;
-    let valid = Once::new(&lab, Wrong::Nothing, Poison::Halt);
-    let failing = Once::new(&lab, Wrong::Fails("57014"), Poison::Halt);
-    let large = Once::new(&lab, Wrong::Large("57014"), Poison::Halt);
+    let valid = Once::new(&lab, Wrong::Nothing, PoisonPolicy::Halt);
+    let failing = Once::new(&lab, Wrong::Fails("57014"), PoisonPolicy::Halt);
+    let large = Once::new(&lab, Wrong::Large("57014"), PoisonPolicy::Halt);
     let lab = lab.project(valid);
     lab.record_all("t", (1..=40).map(|cents| Paid { cents }))
         .await

@@ -1,6 +1,6 @@
 //! Replays, rebuilds and verifications.
 
-use gen_durable::{Digest, Engine, NewVersion, Projecting, Projection, Recorded, RunKind, StepError};
+use gen_durable::{Digest, Engine, OnVersionChange, ProjectionContext, Projection, Recorded, RunKind, StepError};
 
 use std::sync::Arc;
 
@@ -221,7 +221,7 @@ async fn a_scope_has_one_run_at_a_time_and_it_can_be_cancelled() {
 }
 
 /// The second version of the board, which doubles each amount.
-struct Doubled(String, NewVersion);
+struct Doubled(String, OnVersionChange);
 impl Projection for Doubled {
     const NAME: &'static str = "board";
     const VERSION: u16 = 2;
@@ -230,7 +230,7 @@ impl Projection for Doubled {
     async fn apply(
         &self,
         batch: &[Recorded<Paid>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         for row in batch {
             let text = format!("insert into {}.board values ($1, $2, $3, $4, $5)", self.0);
@@ -250,13 +250,13 @@ impl Projection for Doubled {
         }
         Ok(())
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         Board::new(&self.0).clear(cx).await
     }
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         Board::new(&self.0).digest(cx).await
     }
-    fn on_new_version(&self) -> NewVersion {
+    fn on_version_change(&self) -> OnVersionChange {
         self.1
     }
 }
@@ -264,7 +264,7 @@ impl Projection for Doubled {
 #[tokio::test]
 async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
     let (lab, schema) = filled().await;
-    let lab = lab.project_instead(Doubled(schema.clone(), NewVersion::Offer));
+    let lab = lab.project_instead(Doubled(schema.clone(), OnVersionChange::Offer));
     lab.record("u", Paid { cents: 11 }).await.unwrap();
     lab.drain().await;
     let status = lab
@@ -319,7 +319,7 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
     lab.drain().await;
     assert_eq!(board(&lab, "u").await.len(), 11);
     // A build that requests the rebuild itself.
-    let lab = lab.project_instead(Doubled(schema, NewVersion::Rebuild));
+    let lab = lab.project_instead(Doubled(schema, OnVersionChange::Rebuild));
     lab.drain().await;
     assert_eq!(board(&lab, "t").await[999], 2_000);
     assert_eq!(board(&lab, "u").await.len(), 12);
@@ -372,7 +372,7 @@ async fn a_rebuild_in_place_finishes_even_if_the_last_event_is_parked() {
     let schema = lab.pool().schema().to_owned();
     let park = Board {
         poison: vec![3],
-        on_poison: gen_durable::Poison::Park,
+        on_poison: gen_durable::PoisonPolicy::Park,
         attempts: 1,
         ..Board::new(&schema)
     };
@@ -453,7 +453,7 @@ async fn builds_of_two_versions_never_share_a_run() {
             position = 5 where id = {older}"
     ))
     .await;
-    let lab = lab.project_instead(Doubled(schema, NewVersion::Offer));
+    let lab = lab.project_instead(Doubled(schema, OnVersionChange::Offer));
     lab.drain().await;
     assert_eq!(lab.projections().run(newer).await.unwrap().status, "done");
     let older = lab.projections().run(older).await.unwrap();
@@ -485,7 +485,7 @@ impl Projection for Slow {
     async fn apply(
         &self,
         batch: &[Recorded<Paid>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         if cx.replaying {
             self.begun.add_permits(1);
@@ -493,10 +493,10 @@ impl Projection for Slow {
         }
         self.board.apply(batch, cx).await
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         self.board.clear(cx).await
     }
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         self.board.digest(cx).await
     }
 }

@@ -1,7 +1,7 @@
 //! Runs of all tenants at once, digests without generations, and the collection of old runs and
 //! failures.
 
-use gen_durable::{DAY, Digest, Engine, Projecting, Projection, Recorded, RunKind, SECOND, Settings, StepError};
+use gen_durable::{DAY, Digest, Engine, ProjectionContext, Projection, Recorded, RunKind, SECOND, Settings, StepError};
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, eventually};
@@ -79,7 +79,7 @@ impl Projection for Flat {
     async fn apply(
         &self,
         batch: &[Recorded<Paid>],
-        cx: &mut Projecting<'_>,
+        cx: &mut ProjectionContext<'_>,
     ) -> Result<(), StepError> {
         for row in batch {
             let text = format!("insert into {}.board values ($1, 1, $2, $3, $4)", self.0);
@@ -92,7 +92,7 @@ impl Projection for Flat {
         }
         Ok(())
     }
-    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn clear(&self, cx: &mut ProjectionContext<'_>) -> Result<(), StepError> {
         cx.tx
             .execute(
                 &format!("delete from {}.board where tenant = $1", self.0),
@@ -101,7 +101,7 @@ impl Projection for Flat {
             .await?;
         Ok(())
     }
-    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+    async fn digest(&self, cx: &mut ProjectionContext<'_>) -> Result<Option<Digest>, StepError> {
         let tenant = cx.tenant.to_owned();
         let query = format!(
             "select position, cents from {}.board where tenant = $1",

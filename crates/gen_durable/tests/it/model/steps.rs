@@ -158,7 +158,7 @@ impl Harness {
                 Err(format!("{description:?}: #{n} was claimed while nothing was due"))
             }
             ended = &mut task => {
-                let _: gen_durable::Tally = ended.map_err(|error| format!("{description:?}; the lab: {error}"))?;
+                let _: gen_durable::DrainStats = ended.map_err(|error| format!("{description:?}; the lab: {error}"))?;
                 Ok(description.join("\n      "))
             }
             () = tokio::time::sleep(PATIENCE) => Err(format!("{description:?}: the drain did not end")),
@@ -227,7 +227,7 @@ impl Harness {
 
 impl RunningStep {
     /// Wraps the task of a drain that failed, so that `clear` waits for its end.
-    fn abandoned(task: JoinHandle<gen_durable::Tally>, n: u32) -> RunningStep {
+    fn abandoned(task: JoinHandle<gen_durable::DrainStats>, n: u32) -> RunningStep {
         let task = tokio::spawn(async move { task.await.is_ok() });
         RunningStep {
             claim: Claim::none(n),

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, Missed, Outcome, Period, Pool, Settings, Signal, StepError, Timestamp, done, sleep, wait_for};
+use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, MisfirePolicy, Outcome, Period, Pool, Settings, Signal, StepError, Timestamp, done, sleep, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -58,7 +58,7 @@ impl Machine for Wait {
             Waiting::Begin => Ok(wait_for::<Over>()
                 .then(Waiting::Over)
                 .repeat(
-                    self.cycle.parse::<Cycle>()?.missed(Missed::All),
+                    self.cycle.parse::<Cycle>()?.missed(MisfirePolicy::All),
                     Tick { of: cx.id.raw() },
                 )
                 .or_after(Period::iso(&format!("P{}D", self.days))?, Waiting::Over)),
@@ -140,10 +140,10 @@ fn worker_process() {
             .register::<Wait>()
             .register::<Sleeper>()
             .register::<Tick>()
-            .schedule("all", cycle(EVERY_FIVE_DAYS, Missed::All), |_| Tick {
+            .schedule("all", cycle(EVERY_FIVE_DAYS, MisfirePolicy::All), |_| Tick {
                 of: 0,
             })
-            .schedule("skip", cycle(WEEKLY, Missed::Skip), |_| Tick { of: 0 })
+            .schedule("skip", cycle(WEEKLY, MisfirePolicy::Skip), |_| Tick { of: 0 })
             .settings(settings)
             .build()
             .unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Cycle, Job, Machine, Missed, Outcome, Settings, Signal, StepError, done, wait_for};
+use gen_durable::{Context, Cycle, Job, Machine, MisfirePolicy, Outcome, Settings, Signal, StepError, done, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -45,7 +45,7 @@ impl Machine for Waits {
             At::Begin if self.pings => {
                 let cycle = Cycle::every(Duration::from_millis(200))
                     .times(3)
-                    .missed(Missed::All);
+                    .missed(MisfirePolicy::All);
                 Ok(wait_for::<Never>()
                     .then(At::Never)
                     .repeat(cycle, Ping)

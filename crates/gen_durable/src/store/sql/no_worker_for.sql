@@ -8,7 +8,7 @@ with live as materialized (
     where i.settled_at is null
     group by i.machine, i.machine_version, i.step
 ),
-unserved as (
+no_worker_for as (
     select l.machine, l.machine_version, l.instances,
         case when exists (
             select from gen_durable.workers w
@@ -19,6 +19,6 @@ unserved as (
         where w.lease_expires_at > statement_timestamp() and gen_durable._knows_step(w.steps, l.machine, l.machine_version, l.step))
 )
 select u.machine, u.machine_version, u.step, sum(u.instances)::bigint
-from unserved u
+from no_worker_for u
 group by u.machine, u.machine_version, u.step
 order by u.machine, u.machine_version, u.step nulls first

@@ -4,7 +4,7 @@ use crate::id::Status;
 
 /// The statistics of a drain.
 #[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct DrainStats {
     /// The number of committed steps.
     pub steps: u32,
     /// The number of instances that settled with a result.
@@ -18,9 +18,9 @@ pub struct Tally {
     pub projection_failures: u32,
 }
 
-impl Tally {
+impl DrainStats {
     /// Adds the statistics of a later drain.
-    pub(super) fn add(&mut self, later: Tally) {
+    pub(super) fn add(&mut self, later: DrainStats) {
         self.steps += later.steps;
         self.done += later.done;
         self.failed += later.failed;
