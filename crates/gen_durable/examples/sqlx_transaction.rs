@@ -152,7 +152,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
 
-    let before = client.events().height(LOG).await?;
+    let before = client.events().log_position(LOG).await?;
     let mut checkouts = Vec::new();
     for number in 1..=ORDERS {
         checkouts.push(order(&client, &own, number).await?);

@@ -104,7 +104,7 @@ drop table gen_durable.projection_failures;
 drop table gen_durable.projection_runs;
 drop table gen_durable.projections;
 drop table gen_durable.log_walks;
-drop table gen_durable.event_looks;
+drop table gen_durable.event_scans;
 drop table gen_durable.events;
 drop table gen_durable.event_heads;
 drop table gen_durable.timers;

@@ -529,12 +529,12 @@ create index events_unplaced_all on gen_durable.events (xid) where position is n
 create index events_instance on gen_durable.events (instance_id, arrival_no) where instance_id is not null;
 create index events_name on gen_durable.events (tenant, name, position) where position is not null;
 
--- schema/tables/event_looks.sql
+-- schema/tables/event_scans.sql
 -- The snapshot of the last scan for events of a tenant that have no position: it read every event
 -- that was committed by then. The next scan reads only events of transactions that are newer or
 -- were open then, and no dead index entries of events that have got their position since. The row
 -- with the largest n is valid. It is a hint; a scan from the beginning is the truth.
-create table gen_durable.event_looks (
+create table gen_durable.event_scans (
     n      bigint generated always as identity,
     tenant text not null,
     looked pg_snapshot not null,
@@ -3775,7 +3775,7 @@ end $$;
 -- schema/functions/place_locked.sql
 -- Assigns positions to events without one. This transaction has locked the heads of these tenants.
 --   called by: append, place_events
---   index: events_unplaced, events_log, events_pkey, event_looks_pkey
+--   index: events_unplaced, events_log, events_pkey, event_scans_pkey
 --   locks: the events to which it assigns a position
 create function gen_durable.place_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
 language plpgsql
@@ -3787,7 +3787,7 @@ begin
     with head as materialized (
         select t.tenant,
             case when not p_all then (
-                select l.looked from gen_durable.event_looks l where l.tenant = t.tenant order by l.n desc limit 1) end as looked
+                select l.looked from gen_durable.event_scans l where l.tenant = t.tenant order by l.n desc limit 1) end as looked
         from unnest(p_tenants) as t(tenant)
     ),
     waiting as materialized (
@@ -3807,7 +3807,7 @@ begin
                 offset 0) late
         ) found
     ),
-    height as materialized (
+    log_position as materialized (
         select distinct on (waiting.tenant) waiting.tenant, coalesce((
             select e.position from gen_durable.events e
             where e.tenant = waiting.tenant and e.position is not null
@@ -3816,8 +3816,8 @@ begin
     ),
     given as (
         update gen_durable.events e
-        set position = height.position + waiting.place
-        from waiting join height on height.tenant = waiting.tenant
+        set position = log_position.position + waiting.place
+        from waiting join log_position on log_position.tenant = waiting.tenant
         where e.arrival_no = waiting.arrival_no
         returning e.tenant
     ),
@@ -3826,10 +3826,10 @@ begin
     ),
     -- The snapshot of this statement: the next scan reads what was not visible in it.
     noted as (
-        insert into gen_durable.event_looks (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
+        insert into gen_durable.event_scans (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
     ),
     forgotten as (
-        delete from gen_durable.event_looks l using counted where l.tenant = counted.tenant
+        delete from gen_durable.event_scans l using counted where l.tenant = counted.tenant
     )
     select head.tenant, coalesce(counted.placed, 0) from head left join counted on counted.tenant = head.tenant;
 end $$;
@@ -3861,7 +3861,7 @@ end $$;
 -- schema/functions/append.sql
 -- Appends events, in the order of the arrays. An array may be empty if every value is the default.
 --   called by: store::events, _record_result_events
---   index: event_heads_pkey, events_log, events_unplaced, event_looks_pkey
+--   index: event_heads_pkey, events_log, events_unplaced, event_scans_pkey
 --   locks: heads of logs, by tenant. p_heads: 'wait' waits for them; 'skip' skips locked ones, and
 --   events of those logs get their position later; 'none' locks none and all events get their
 --   position later, for a transaction that the caller ends.
@@ -3907,7 +3907,7 @@ begin
     -- A statement of its own, with a snapshot that is newer than the locks: no other transaction
     -- appends to these logs now.
     return query
-    with height as materialized (
+    with log_position as materialized (
         select h.tenant, coalesce((
             select e.position from gen_durable.events e
             where e.tenant = h.tenant and e.position is not null
@@ -3916,11 +3916,11 @@ begin
     )
     insert into gen_durable.events as made (tenant, name, version, payload, headers, instance_id, step, position, xid)
     select e.tenant, e.name, coalesce(e.version, 1), e.payload::jsonb, e.headers::jsonb, e.instance_id, e.step,
-        height.position + row_number() over (partition by e.tenant order by e.place),
-        case when height.position is null then pg_current_xact_id() end
+        log_position.position + row_number() over (partition by e.tenant order by e.place),
+        case when log_position.position is null then pg_current_xact_id() end
     from unnest(p_tenants, p_names, p_versions, p_payloads, p_headers, p_instances, p_steps)
         with ordinality as e(tenant, name, version, payload, headers, instance_id, step, place)
-    left join height on height.tenant = e.tenant
+    left join log_position on log_position.tenant = e.tenant
     order by e.place
     returning made.tenant, made.position, made.arrival_no;
 end $$;

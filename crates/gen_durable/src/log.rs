@@ -94,10 +94,10 @@ impl Log {
     ///
     /// # Errors
     /// The tenant's name is invalid, or the database is away.
-    pub async fn height(&self, tenant: &str) -> Result<i64, Error> {
+    pub async fn log_position(&self, tenant: &str) -> Result<i64, Error> {
         let tenant = named(tenant)?;
         self.call("read a log", move |connection| async move {
-            events::height(&connection, &tenant).await
+            events::log_position(&connection, &tenant).await
         })
         .await
     }

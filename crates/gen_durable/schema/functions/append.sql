@@ -1,6 +1,6 @@
 -- Appends events, in the order of the arrays. An array may be empty if every value is the default.
 --   called by: store::events, _record_result_events
---   index: event_heads_pkey, events_log, events_unplaced, event_looks_pkey
+--   index: event_heads_pkey, events_log, events_unplaced, event_scans_pkey
 --   locks: heads of logs, by tenant. p_heads: 'wait' waits for them; 'skip' skips locked ones, and
 --   events of those logs get their position later; 'none' locks none and all events get their
 --   position later, for a transaction that the caller ends.
@@ -46,7 +46,7 @@ begin
     -- A statement of its own, with a snapshot that is newer than the locks: no other transaction
     -- appends to these logs now.
     return query
-    with height as materialized (
+    with log_position as materialized (
         select h.tenant, coalesce((
             select e.position from gen_durable.events e
             where e.tenant = h.tenant and e.position is not null
@@ -55,11 +55,11 @@ begin
     )
     insert into gen_durable.events as made (tenant, name, version, payload, headers, instance_id, step, position, xid)
     select e.tenant, e.name, coalesce(e.version, 1), e.payload::jsonb, e.headers::jsonb, e.instance_id, e.step,
-        height.position + row_number() over (partition by e.tenant order by e.place),
-        case when height.position is null then pg_current_xact_id() end
+        log_position.position + row_number() over (partition by e.tenant order by e.place),
+        case when log_position.position is null then pg_current_xact_id() end
     from unnest(p_tenants, p_names, p_versions, p_payloads, p_headers, p_instances, p_steps)
         with ordinality as e(tenant, name, version, payload, headers, instance_id, step, place)
-    left join height on height.tenant = e.tenant
+    left join log_position on log_position.tenant = e.tenant
     order by e.place
     returning made.tenant, made.position, made.arrival_no;
 end $$;

@@ -1,6 +1,6 @@
 -- Assigns positions to events without one. This transaction has locked the heads of these tenants.
 --   called by: append, place_events
---   index: events_unplaced, events_log, events_pkey, event_looks_pkey
+--   index: events_unplaced, events_log, events_pkey, event_scans_pkey
 --   locks: the events to which it assigns a position
 create function gen_durable.place_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
 language plpgsql
@@ -12,7 +12,7 @@ begin
     with head as materialized (
         select t.tenant,
             case when not p_all then (
-                select l.looked from gen_durable.event_looks l where l.tenant = t.tenant order by l.n desc limit 1) end as looked
+                select l.looked from gen_durable.event_scans l where l.tenant = t.tenant order by l.n desc limit 1) end as looked
         from unnest(p_tenants) as t(tenant)
     ),
     waiting as materialized (
@@ -32,7 +32,7 @@ begin
                 offset 0) late
         ) found
     ),
-    height as materialized (
+    log_position as materialized (
         select distinct on (waiting.tenant) waiting.tenant, coalesce((
             select e.position from gen_durable.events e
             where e.tenant = waiting.tenant and e.position is not null
@@ -41,8 +41,8 @@ begin
     ),
     given as (
         update gen_durable.events e
-        set position = height.position + waiting.place
-        from waiting join height on height.tenant = waiting.tenant
+        set position = log_position.position + waiting.place
+        from waiting join log_position on log_position.tenant = waiting.tenant
         where e.arrival_no = waiting.arrival_no
         returning e.tenant
     ),
@@ -51,10 +51,10 @@ begin
     ),
     -- The snapshot of this statement: the next scan reads what was not visible in it.
     noted as (
-        insert into gen_durable.event_looks (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
+        insert into gen_durable.event_scans (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
     ),
     forgotten as (
-        delete from gen_durable.event_looks l using counted where l.tenant = counted.tenant
+        delete from gen_durable.event_scans l using counted where l.tenant = counted.tenant
     )
     select head.tenant, coalesce(counted.placed, 0) from head left join counted on counted.tenant = head.tenant;
 end $$;

@@ -2,7 +2,7 @@
 -- that was committed by then. The next scan reads only events of transactions that are newer or
 -- were open then, and no dead index entries of events that have got their position since. The row
 -- with the largest n is valid. It is a hint; a scan from the beginning is the truth.
-create table gen_durable.event_looks (
+create table gen_durable.event_scans (
     n      bigint generated always as identity,
     tenant text not null,
     looked pg_snapshot not null,

@@ -35,7 +35,7 @@ sql!(prepared DISCOVER, "discover.sql", [TEXT, INT8, INT4]);
 sql!(OF_TENANT, "events_of_tenant.sql", [TEXT, INT8, INT4]);
 sql!(OF_NAME, "events_of_name.sql", [TEXT, INT8, INT4, TEXT]);
 sql!(OF_INSTANCE, "events_of_instance.sql", [INT8, INT8, INT4]);
-sql!(LAST_POSITION, "event_height.sql", [TEXT]);
+sql!(LAST_POSITION, "log_position.sql", [TEXT]);
 sql!(TENANTS, "event_tenants.sql", [TEXT, INT4]);
 sql!(
     TRIM,
@@ -408,7 +408,7 @@ fn event_row(row: &Row) -> Result<EventRow, Fault> {
 }
 
 /// Returns the position of a tenant's last event that has one; 0 if there is none.
-pub(crate) async fn height(connection: &Connection, tenant: &str) -> Result<i64, Fault> {
+pub(crate) async fn log_position(connection: &Connection, tenant: &str) -> Result<i64, Fault> {
     let rows = connection.query(&LAST_POSITION, &[&tenant]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }

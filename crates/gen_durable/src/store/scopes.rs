@@ -28,7 +28,7 @@ pub struct ProjectionInfo {
     /// The position of the last event that the rows contain.
     pub position: i64,
     /// The position of the last event of the tenant's log.
-    pub height: i64,
+    pub log_position: i64,
     /// `running`, `retrying` or `halted`.
     pub status: String,
     /// How often the next event has failed.
@@ -67,7 +67,7 @@ pub struct ProjectionInfo {
 impl ProjectionInfo {
     /// Returns how many events the scope is behind its log.
     pub fn lag(&self) -> i64 {
-        (self.height - self.position).max(0)
+        (self.log_position - self.position).max(0)
     }
 
     /// Returns the state in words: `up to date`, `following`, `rebuilding`, `v2 waits for a
@@ -116,7 +116,7 @@ pub(super) fn info(row: &Row) -> Result<ProjectionInfo, Fault> {
         version: column(row, 3)?,
         generation: column(row, 4)?,
         position: column(row, 5)?,
-        height: column(row, 6)?,
+        log_position: column(row, 6)?,
         status: column(row, 7)?,
         attempts: column(row, 8)?,
         retry_at: column(row, 9)?,

@@ -211,7 +211,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let arrivals = (number(record).await, number(record_with_more).await);
     assert!(arrivals.0 < arrivals.1);
     assert_eq!(
-        lab.events().height("acme").await.unwrap(),
+        lab.events().log_position("acme").await.unwrap(),
         0,
         "the events have no position before the commit"
     );

@@ -118,7 +118,7 @@ impl Appends {
 /// Removes all events and projections.
 pub(super) async fn empty(bench: &Bench) -> Result<()> {
     let text = format!(
-        "truncate {SCHEMA}.events, {SCHEMA}.event_heads, {SCHEMA}.event_looks, {SCHEMA}.projections, {SCHEMA}.projection_runs, {SCHEMA}.projection_run_failures, {SCHEMA}.log_walks,
+        "truncate {SCHEMA}.events, {SCHEMA}.event_heads, {SCHEMA}.event_scans, {SCHEMA}.projections, {SCHEMA}.projection_runs, {SCHEMA}.projection_run_failures, {SCHEMA}.log_walks,
             {SCHEMA}.projection_failures, {SCHEMA}.bench_sums restart identity"
     );
     Ok(bench.sql.batch_execute(&text).await?)

@@ -223,7 +223,7 @@ async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
                 scope.projection,
                 scope.tenant,
                 scope.position,
-                scope.height,
+                scope.log_position,
                 scope
                     .last_error
                     .as_deref()

@@ -331,7 +331,7 @@ fn owner(one: &ProjectionInfo) -> String {
 fn info(one: &ProjectionInfo) -> Value {
     json!({
         "projection": one.projection, "tenant": one.tenant, "version": one.version, "offered": one.offered, "generation": one.generation,
-        "partition": one.partition, "position": one.position, "height": one.height, "lag": one.lag(),
+        "partition": one.partition, "position": one.position, "log_position": one.log_position, "lag": one.lag(),
         "lag_seconds": one.lag_seconds, "status": one.status, "health": one.health(), "served": one.served, "attempts": one.attempts,
         "last_error": one.last_error, "owner": one.owner, "owned": one.owned, "host": one.host, "pid": one.pid,
         "retry_at": one.retry_at.map(|at| at.to_string()), "updated_at": one.updated_at.to_string(),

@@ -109,21 +109,21 @@ impl Sales {
     pub(crate) async fn read(&self, client: &Client) -> anyhow::Result<Sold> {
         let (schema, engine) = (&self.schema, client.pool().schema());
         client.events().place("").await?;
-        let height = client.events().height("").await?;
-        if height == 0 {
+        let log_position = client.events().log_position("").await?;
+        if log_position == 0 {
             return Ok(Sold {
                 verified: true,
                 ..Sold::default()
             });
         }
-        let events = client.sync::<Sales>("", height, 30 * SECOND).await?;
+        let events = client.sync::<Sales>("", log_position, 30 * SECOND).await?;
         let run = client
             .projections()
             .verify("", Self::NAME)
             .by("the demo")
             .await?;
         let run = client.projections().finished(run, 30 * SECOND).await?;
-        let verified = events == height
+        let verified = events == log_position
             && run
                 .verdict
                 .is_some_and(|verdict| verdict.starts_with("equal"));

@@ -29,7 +29,7 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
             "offered: integer?",
             "*generation: integer",
             "*position: integer",
-            "*height: integer",
+            "*log_position: integer",
             "*lag: integer",
             "lag_seconds: number?",
             "*status",
@@ -493,7 +493,7 @@ fn info(one: &ProjectionInfo, redaction: &Redaction) -> Value {
         .map(|id| json!({"id": id, "host": one.host, "pid": one.pid}));
     json!({
         "projection": one.projection, "tenant": one.tenant, "version": one.version, "offered": one.offered,
-        "generation": one.generation, "position": one.position, "height": one.height, "lag": one.lag(), "lag_seconds": one.lag_seconds,
+        "generation": one.generation, "position": one.position, "log_position": one.log_position, "lag": one.lag(), "lag_seconds": one.lag_seconds,
         "status": one.status, "health": one.health(), "attempts": one.attempts, "retry_at": time(one.retry_at),
         "error": one.last_error.as_deref().map(|error| redaction.text(error)), "served": one.served, "owner": owner,
         "replaying_to": one.replaying_to, "digest": one.digest.as_deref().map(hex), "digest_position": one.digest_position,

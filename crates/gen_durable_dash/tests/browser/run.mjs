@@ -28,7 +28,7 @@ const problems = [];
 // Console errors that a step expects, because it sends a request that the server rejects.
 let expectedError = /^$/;
 async function open(at, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...options });
+  const context = await browser.newContext({ viewport: { width: 1400, log_position: 900 }, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(TIMEOUT_MS);
   // The page may not request other origins, open dialogs, or raise errors.
@@ -331,7 +331,7 @@ await step('a dialog passes axe, keeps the focus and closes by Escape', async ()
 });
 
 await step('no page scrolls horizontally on a phone', async () => {
-  await page.setViewportSize({ width: 390, height: 844 });
+  await page.setViewportSize({ width: 390, log_position: 844 });
   for (const path of [...PAGES, `instances/${first}`]) {
     await visit(page, address, path);
     await page.locator('main h1').waitFor();

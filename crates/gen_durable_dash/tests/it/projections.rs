@@ -53,7 +53,7 @@ async fn projections_are_listed_with_health_and_lag_page_by_page() {
         (&json!("till"), &json!("acme"))
     );
     assert_eq!(
-        (&first["position"], &first["height"], &first["health"]),
+        (&first["position"], &first["log_position"], &first["health"]),
         (&json!(40), &json!(40), &json!("up to date"))
     );
     assert_eq!(first["served"], true, "{first}");

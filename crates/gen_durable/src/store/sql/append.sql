@@ -1,4 +1,4 @@
--- called by: store::events::append     index: event_heads_pkey, events_log, events_unplaced, event_looks_pkey
+-- called by: store::events::append     index: event_heads_pkey, events_log, events_unplaced, event_scans_pkey
 -- locks: the log heads of the tenants, in tenant order, until the commit, each for at most the lock
 -- timeout $9
 -- The first row sets the lock timeout, and synchronous_commit if it is off, for this transaction

@@ -7,7 +7,7 @@ grant usage on schema gen_durable to "the_runtime", "the_reader";
 grant select on all tables in schema gen_durable to "the_runtime", "the_reader";
 grant insert, update, delete on gen_durable.instances, gen_durable.workers, gen_durable.queues, gen_durable.collect_cursors, gen_durable.signals,
     gen_durable.lanes, gen_durable.partition_cursors, gen_durable.placement_lock, gen_durable.placement_watermarks, gen_durable.history, gen_durable.timers, gen_durable.schedules to "the_runtime";
-grant insert, update, delete on gen_durable.events, gen_durable.event_heads, gen_durable.event_looks, gen_durable.projections,
+grant insert, update, delete on gen_durable.events, gen_durable.event_heads, gen_durable.event_scans, gen_durable.projections,
     gen_durable.projection_runs, gen_durable.projection_failures, gen_durable.projection_run_failures,
     gen_durable.log_walks, gen_durable.audit to "the_runtime";
 grant usage, select on all sequences in schema gen_durable to "the_runtime";

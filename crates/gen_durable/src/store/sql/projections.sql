@@ -1,6 +1,6 @@
 -- called by: store::scopes::list     index: projections_pkey, events_log
 -- locks: nothing
-select p.tenant, p.projection, p.partition, p.version, p.generation, p.position, h.height, p.status, p.attempts, p.retry_at,
+select p.tenant, p.projection, p.partition, p.version, p.generation, p.position, h.log_position, p.status, p.attempts, p.retry_at,
     p.last_error, p.owner::text, w.host, w.pid, coalesce(p.owned_until > statement_timestamp(), false),
     (select extract(epoch from gen_durable.clock() - e.at)::float8 from gen_durable.events e
      where e.tenant = p.tenant and e.position = p.position + 1),
@@ -11,7 +11,7 @@ from gen_durable.projections p
 cross join lateral (
     select coalesce((
         select e.position from gen_durable.events e
-        where e.tenant = p.tenant and e.position is not null order by e.position desc limit 1), 0) as height
+        where e.tenant = p.tenant and e.position is not null order by e.position desc limit 1), 0) as log_position
 ) h
 left join gen_durable.workers w on w.id = p.owner
 where ($1::text is null or p.tenant = $1) and ($2::text is null or p.projection = $2)

@@ -97,7 +97,7 @@ const FIXTURE: &str = "
 const ADVANCE: &str = include_str!("../../../src/store/sql/run_advance.sql");
 
 const CLEAR: &str = "
-    truncate S.events restart identity; delete from S.event_heads; delete from S.event_looks; delete from S.projections;
+    truncate S.events restart identity; delete from S.event_heads; delete from S.event_scans; delete from S.projections;
     delete from S.projection_runs; delete from S.projection_failures; truncate S.iso_model restart identity; delete from S.iso_sum; delete from S.iso_late;
     truncate S.iso_log; delete from S.iso_cursor; insert into S.iso_cursor values (0, '{}'); alter sequence S.iso_seq restart;
     -- Postgres writes the first number that is drawn to its WAL, which assigns an xid to the
@@ -291,8 +291,8 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
         .unwrap();
     if case.gated {
         let (read, gated) = (
-            "return query\n    with height",
-            "perform iso_gate(); return query with height",
+            "return query\n    with log_position",
+            "perform iso_gate(); return query with log_position",
         );
         gates::replace(&client, &schema, "append", read, gated).await;
     }

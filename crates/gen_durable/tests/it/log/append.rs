@@ -101,7 +101,7 @@ async fn a_steps_own_transaction_records_events_without_locking_the_log_head() {
     lab.enqueue(Pay { cents: 13 }).await.unwrap();
     lab.drain().await;
     assert_eq!(
-        lab.events().height("").await.unwrap(),
+        lab.events().log_position("").await.unwrap(),
         2,
         "the third event has no position yet"
     );
@@ -207,7 +207,7 @@ async fn log_positions_have_no_gap_however_events_were_recorded() {
     .await;
     assert_ne!(arrival_no[0][0], "null");
     assert_eq!(lab.events().place("t").await.unwrap(), 1);
-    assert_eq!(lab.events().height("t").await.unwrap(), 8);
+    assert_eq!(lab.events().log_position("t").await.unwrap(), 8);
 }
 
 #[tokio::test]
@@ -355,7 +355,7 @@ async fn invalid_events_are_refused_and_no_other_event_is_lost() {
     let all = (0..30).map(|cents| lab.record("t", Paid { cents }).into_future());
     let answers = futures_util::future::join_all(all).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1);
-    assert_eq!(lab.events().height("t").await.unwrap(), 30);
+    assert_eq!(lab.events().log_position("t").await.unwrap(), 30);
 }
 
 #[derive(Serialize, Deserialize)]

@@ -55,7 +55,7 @@ const HOT: [(&str, &str, u64); 5] = [
         400,
     ),
     (
-        "height",
+        "log_position",
         "select position from S.events where tenant = 't' and position is not null order by position desc limit 1",
         20,
     ),

@@ -44,7 +44,7 @@ async fn a_drain_projects_recorded_events_and_moves_the_cursor_with_the_rows() {
     assert_eq!(
         (
             status.position,
-            status.height,
+            status.log_position,
             status.lag(),
             status.lag_seconds
         ),
