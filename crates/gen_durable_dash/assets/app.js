@@ -29,7 +29,7 @@ const PAGES = [
   { path: 'queues', name: 'Queues', key: 'q', view: Queues, count: (live) => live?.queues.reduce((sum, queue) => sum + queue.due, 0) },
   { path: 'lanes', name: 'Lanes', key: 'l', view: Lanes, count: (live) => live?.attention?.lanes_blocked, tone: 'bad' },
   { path: 'timers', name: 'Timers', key: 't', view: Timers, count: (live) => live?.attention?.overdue, tone: 'bad' },
-  { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.attention?.schedules_in_trouble, tone: 'bad' },
+  { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.attention?.schedules_failing, tone: 'bad' },
   { path: 'projections', name: 'Projections', key: 'p', view: Projections, one: Projections },
   { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length },
   { path: 'audit', name: 'Audit log', key: 'a', view: Audit },

@@ -68,7 +68,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     );
     metric(
         &mut out,
-        "durable_settle_seconds",
+        "durable_commit_seconds",
         "gauge",
         "Time from enqueue to settled, over the last minute",
     );
@@ -81,7 +81,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         if let Some(ms) = value {
             let _ = writeln!(
                 out,
-                "durable_settle_seconds{{quantile=\"{quantile}\"}} {}",
+                "durable_commit_seconds{{quantile=\"{quantile}\"}} {}",
                 ms / 1000.0
             );
         }
@@ -94,7 +94,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
             |queue| queue.due,
         ),
         (
-            "durable_queue_later",
+            "durable_queue_scheduled",
             "Runnable instances scheduled for later, counted up to 10,001",
             |queue| queue.later,
         ),
@@ -147,9 +147,9 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
             attention.overdue,
         ),
         (
-            "durable_schedules_in_trouble",
+            "durable_schedules_failing",
             "Schedules that no live worker registers, or that fail",
-            attention.schedules_in_trouble,
+            attention.schedules_failing,
         ),
     ] {
         metric(&mut out, name, "gauge", help);
@@ -157,7 +157,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     }
     metric(
         &mut out,
-        "durable_standing",
+        "durable_instances",
         "gauge",
         "Instances by machine, step and status, counted up to 10,001 per status",
     );
@@ -166,7 +166,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         let (version, status) = (count.machine_version, count.status.name());
         let _ = writeln!(
             out,
-            "durable_standing{{machine=\"{machine}\",version=\"{version}\",step=\"{step}\",status=\"{status}\"}} {}",
+            "durable_instances{{machine=\"{machine}\",version=\"{version}\",step=\"{step}\",status=\"{status}\"}} {}",
             count.count
         );
     }

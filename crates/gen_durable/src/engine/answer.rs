@@ -95,7 +95,7 @@ pub(super) fn apply_outcomes(
                 instance.id = ending.claim.id,
                 "a step result was dropped: the claim is no longer held by this worker"
             );
-            metrics::counter!("durable_stale_outcomes_total").increment(1);
+            metrics::counter!("durable_stale_results_total").increment(1);
             if ending.keyed {
                 core.releases.push(ending.claim);
             }

@@ -166,7 +166,7 @@ impl<'a> Clockwork<'a> {
         self.memory.refill(due);
         let begun = Instant::now();
         self.broken.retain(|_, until| *until > begun);
-        metrics::gauge!("durable_timers_in_mind").set(self.memory.len() as f64);
+        metrics::gauge!("durable_timers_in_memory").set(self.memory.len() as f64);
         Ok(())
     }
 

@@ -79,7 +79,7 @@ pub struct Findings {
     /// Schedules that are paused.
     pub schedules_paused: i64,
     /// Schedules that no live worker has registered, and schedules with a failed last occurrence.
-    pub schedules_in_trouble: i64,
+    pub schedules_failing: i64,
 }
 
 impl Inspect {
@@ -228,13 +228,13 @@ impl Inspect {
                     lanes_blocked,
                     overdue,
                     schedules_paused,
-                    schedules_in_trouble,
+                    schedules_failing,
                 ] = timer::attention(&connection, LATE_SECONDS).await?;
                 Ok(Findings {
                     lanes_blocked,
                     overdue,
                     schedules_paused,
-                    schedules_in_trouble,
+                    schedules_failing,
                 })
             },
         )

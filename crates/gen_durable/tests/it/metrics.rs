@@ -196,7 +196,7 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
 const UNLABELLED: [&str; 4] = [
     "durable_reaped_total{}",
     "durable_collected_total{}",
-    "durable_stale_outcomes_total{}",
+    "durable_stale_results_total{}",
     "durable_lanes_repaired_total{}",
 ];
 

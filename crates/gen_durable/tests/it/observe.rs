@@ -161,7 +161,7 @@ async fn metrics_count_steps_picks_commits_and_timers() {
         "durable_lanes_blocked{}",
         "durable_timer_lateness_seconds{kind=schedule}",
         "durable_timers_overdue{}",
-        "durable_timers_in_mind{}",
+        "durable_timers_in_memory{}",
     ] {
         assert!(counts.count(name) > 0, "{name} was never touched");
     }

@@ -424,7 +424,7 @@ async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
         (
             attention.overdue,
             attention.lanes_blocked,
-            attention.schedules_in_trouble
+            attention.schedules_failing
         ),
         (1, 0, 0)
     );

@@ -206,7 +206,7 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
 fn attention(attention: &Findings) -> Value {
     json!({
         "lanes_blocked": attention.lanes_blocked, "overdue": attention.overdue,
-        "schedules_paused": attention.schedules_paused, "schedules_in_trouble": attention.schedules_in_trouble,
+        "schedules_paused": attention.schedules_paused, "schedules_failing": attention.schedules_failing,
     })
 }
 

@@ -336,7 +336,7 @@ async fn a_schedule_is_shown_paused_resumed_run_and_changed() {
             .unwrap()
             .iter()
             .all(|one| one["served"] == false)
-            && server.read("/api/v1/overview").await["attention"]["schedules_in_trouble"] == 2
+            && server.read("/api/v1/overview").await["attention"]["schedules_failing"] == 2
     })
     .await;
     let acts = server.read("/api/v1/audit").await;
