@@ -24,7 +24,7 @@ create domain gen_durable.tenant_name as text
 create domain gen_durable.key_name as text
     constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
 
--- A row that `pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
+-- A row that `_pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
 -- now. A row without an id, or without a step, carries information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
@@ -44,8 +44,8 @@ create type gen_durable.claimed as (
     traceparent text,
     keyed       boolean,     -- has a lane or a partition key
     crash_count smallint,
-    next_due    timestamptz, -- `pick`, in the row without an id: when the next instance falls due
-    paused      text[],      -- `pick`, in the row without an id: the paused queues
+    next_due    timestamptz, -- `_pick`, in the row without an id: when the next instance falls due
+    paused      text[],      -- `_pick`, in the row without an id: the paused queues
     awaits      text[],
     inbox       text,
     children    text,
@@ -61,7 +61,7 @@ create type gen_durable.claimed as (
 -- The only clock for due times. In production it is the time of the statement: STABLE, so that a
 -- comparison with it stays an index condition. A test schema replaces the body and moves every due
 -- time at once. Leases use the real time.
---   called by: every statement that compares or writes a due time
+--   called by: every statement that compares or writes a _due time
 --   index: none      locks: nothing
 create function gen_durable.clock() returns timestamptz
     language sql stable parallel safe
@@ -73,7 +73,7 @@ create function gen_durable.clock() returns timestamptz
 -- hundred years, and a date at most the last that a client can read (Rust's dates end with the year
 -- 9999): one row beyond it would fail every result that contains it.
 --   called by: enqueue_all, _enqueue_keyed, store::enqueue      index: none      locks: nothing
-create function gen_durable.due(p_at timestamptz, p_delay float8) returns timestamptz
+create function gen_durable._due(p_at timestamptz, p_delay float8) returns timestamptz
     language sql stable parallel safe
     as $$
         select least(greatest(coalesce(p_at, gen_durable.clock() + make_interval(secs => least(coalesce(p_delay, 0), 3162240000))),
@@ -82,9 +82,9 @@ create function gen_durable.due(p_at timestamptz, p_delay float8) returns timest
 
 -- schema/functions/lane_hash.sql
 -- Returns a number that stands for the name of a lane in indexes.
---   called by: the generated column instances.lane_hash, every scan of a lane
+--   called by: the generated column instances._lane_hash, every scan of a lane
 --   index: none      locks: nothing
-create function gen_durable.lane_hash(p_tenant text, p_key text) returns bigint
+create function gen_durable._lane_hash(p_tenant text, p_key text) returns bigint
     language sql immutable parallel safe
     as 'select hashtextextended(p_key, hashtextextended(p_tenant, 0))';
 
@@ -160,7 +160,7 @@ create table gen_durable.instances (
     locked_by        uuid,
     settled_at      timestamptz,
     -- A short key of its lane.
-    lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored,
+    lane_hash        bigint generated always as (gen_durable._lane_hash(tenant, lane_key)) stored,
     lane_position    bigint,                         -- its position in its lane, once it is placed
     -- Its arrival number, while its lane or partition key has to be read by `_place`.
     arrival_no          bigint,
@@ -423,7 +423,7 @@ create table gen_durable.placement_watermarks (
     open_xids    xid8[] not null default '{}',
     -- For each of them: its numbers are larger than this.
     open_since   bigint[] not null default '{}',
-    sweep_due_at timestamptz not null default '-infinity' -- when `repair` reads all numbers again
+    sweep_due_at timestamptz not null default '-infinity' -- when `_repair` reads all numbers again
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 insert into gen_durable.placement_watermarks default values;
 
@@ -682,25 +682,25 @@ create table gen_durable.audit (
     constraint audit_has_an_end check ((ended_at is null) = (outcome is null) and (outcome is null) = (went_well is null))
 );
 
--- schema/functions/looks_anew.sql
+-- schema/functions/_is_read_committed.sql
 -- Returns whether every statement of this transaction sees what was committed before it. The engine
 -- reads under a lock what was committed before it got the lock: a signal, or the successor in a
 -- lane. At another isolation level it would not find that.
---   called by: look_anew, _lanes_at_once, _write_step_results_with_effects, _cancel_live
+--   called by: _require_read_committed, _lanes_at_once, _write_step_results_with_effects, _cancel_live
 --   index: none      locks: nothing
-create function gen_durable.looks_anew() returns boolean
+create function gen_durable._is_read_committed() returns boolean
     language sql stable
     as $$ select current_setting('transaction_isolation') in ('read committed', 'read uncommitted') $$;
 
--- schema/functions/look_anew.sql
+-- schema/functions/_require_read_committed.sql
 -- Raises an error unless the transaction is at read committed.
---   called by: pick, settle
+--   called by: _pick, settle
 --   index: none      locks: nothing
-create function gen_durable.look_anew() returns void
+create function gen_durable._require_read_committed() returns void
     language plpgsql
     as $$
 begin
-    if not gen_durable.looks_anew() then
+    if not gen_durable._is_read_committed() then
         raise exception 'gen_durable needs the isolation level read committed, and this transaction is at %: alter role % set default_transaction_isolation = ''read committed''',
             current_setting('transaction_isolation'), quote_ident(session_user)
             using errcode = 'invalid_transaction_state';
@@ -727,7 +727,7 @@ end $$;
 -- Returns whether a worker that knows these steps can run an instance at this step. Entries are
 -- 'machine/version/step'; an entry 'machine/version' stands for every step: the worker upgrades
 -- rows of that version, and its `upgrade` decides about their steps.
---   called by: pick, _pick_suspect, _set_aside_refused, _promote_successors, _claim_partition_successors,
+--   called by: _pick, _pick_suspect, _set_aside_refused, _promote_successors, _claim_partition_successors,
 --   store::queue::retry_stuck, store::inspect, store::explain
 --   index: none      locks: nothing
 -- STABLE and without SET, so that the planner inlines it: a call per row would cost more than the
@@ -739,7 +739,7 @@ create function gen_durable._knows_step(p_known text[], p_machine text, p_versio
 -- schema/functions/inbox_bytes_max.sql
 -- Returns how many bytes of payload may wait in an inbox. `signal` refuses a signal beyond that.
 --   called by: signal      index: none      locks: nothing
-create function gen_durable.inbox_bytes_max() returns bigint
+create function gen_durable._inbox_bytes_max() returns bigint
     language sql immutable parallel safe
     as 'select 8 * 1024 * 1024::bigint';
 
@@ -749,7 +749,7 @@ create function gen_durable.inbox_bytes_max() returns bigint
 -- costs more than the read.
 --   called by: _pick_suspect, _set_aside_refused, _write_step_results_with_effects, inputs.sql
 --   index: signals_inbox      locks: nothing
-create function gen_durable.inbox_of(p_id bigint) returns text
+create function gen_durable._inbox_of(p_id bigint) returns text
     language sql stable
     as $$
         select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
@@ -761,11 +761,11 @@ create function gen_durable.inbox_of(p_id bigint) returns text
 -- Returns a page of the children of one spawn as JSON, in the order of the spawn: {"more": ...,
 -- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
 -- MiB; it has at least one child. `more` is true if the spawn has further children.
---   called by: pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
+--   called by: _pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
 --   _claim_partition_successors, conclude, store::family::page
 --   index: instances_children
 --   locks: nothing
-create function gen_durable.children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)
+create function gen_durable._children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)
 returns text
 language plpgsql stable
 as $$
@@ -878,7 +878,7 @@ end $$;
 
 -- schema/functions/_record_deadline.sql
 -- Records that a wait or a join has reached its deadline, if its beginning was recorded.
---   called by: expire      index: history_pkey
+--   called by: _expire      index: history_pkey
 --   locks: no existing row
 create function gen_durable._record_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
 language plpgsql
@@ -937,14 +937,14 @@ end $$;
 
 -- schema/functions/_lane_head.sql
 -- Returns the head of a lane: the instance that has the lane, or will get it next.
---   called by: refuse_own_lane      index: lanes_pkey, instances_lane      locks: nothing
+--   called by: _refuse_own_lane      index: lanes_pkey, instances_lane      locks: nothing
 create function gen_durable._lane_head(p_tenant text, p_key text) returns bigint
     language sql stable
     as $$
         select head.id from gen_durable.lanes l
         cross join lateral (
             select i.id from gen_durable.instances i
-            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+            where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
               and i.tenant = l.tenant and i.lane_key = l.key
             order by i.lane_hash, i.lane_position
             limit 1
@@ -961,7 +961,7 @@ create function gen_durable._lane_head(p_tenant text, p_key text) returns bigint
 --   locks: nothing
 -- It reads committed rows: of two spawns that close a cycle at the same time, neither sees the
 -- other. A join with a deadline, or of any child, ends by itself and is no part of a cycle.
-create function gen_durable.refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
+create function gen_durable._refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
 language plpgsql
 as $$
 declare
@@ -1024,7 +1024,7 @@ end $$;
 -- Locks the lanes of these entries, and returns whether an instance is in each. A lane that is
 -- locked is missing from the result.
 --   called by: _lanes_at_once      index: instances_lane; as _lock_lanes      locks: as _lock_lanes
-create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
+create function gen_durable._enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
@@ -1043,17 +1043,17 @@ begin
     return query
     select l.tenant, l.key, exists (
         select from gen_durable.instances i
-        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+        where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
           and i.tenant = l.tenant and i.lane_key = l.key)
     from unnest(tenants, keys, floors) as l(tenant, key, floor);
 end $$;
 
 -- schema/functions/_lanes_at_once.sql
 -- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
--- and returns them as enter_lanes. No row: the instances draw arrival numbers and are placed later.
+-- and returns them as _enter_lanes. No row: the instances draw arrival numbers and are placed later.
 --   called by: enqueue_all, if its transaction ends with the statement
---   index: placement_watermarks_pkey; as _place, enter_lanes
---   locks: as _place, then as enter_lanes
+--   index: placement_watermarks_pkey; as _place, _enter_lanes
+--   locks: as _place, then as _enter_lanes
 -- At once only if every instance that arrived before has its position, and this transaction holds
 -- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
 -- those behind it. Not for very many entries: while they are written, their lanes and every
@@ -1065,7 +1065,7 @@ declare
     watermark gen_durable.placement_watermarks;
     place_from bigint;
 begin
-    if jsonb_array_length(p_entries) > 10000 or not gen_durable.looks_anew()
+    if jsonb_array_length(p_entries) > 10000 or not gen_durable._is_read_committed()
        or not jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].key')
        or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
         return;
@@ -1080,7 +1080,7 @@ begin
         place_from := gen_durable._placement_start(place_from, watermark.open_xids, watermark.open_since, pg_current_snapshot());
     end if;
     if watermark.placed_to - place_from <= 2000 and gen_durable._place(place_from, 1000) is null then
-        return query select l.tenant, l.key, l.taken from gen_durable.enter_lanes(p_entries) l;
+        return query select l.tenant, l.key, l.taken from gen_durable._enter_lanes(p_entries) l;
     end if;
 end $$;
 
@@ -1121,7 +1121,7 @@ begin
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
                 entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
                 coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
-                gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
+                gen_durable._due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
                 entry.value->>'traceparent', (entry.value->>'key')::gen_durable.key_name, gen_durable.key_scope(entry.value->>'scope'),
                 p_parent, p_generation,
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
@@ -1158,8 +1158,8 @@ end $$;
 
 -- schema/functions/enqueue_all.sql
 -- Inserts instances, with or without a key.
---   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, fire, SQL
---   index: instances_pkey; as refuse_own_lane, _lanes_at_once, _enqueue_keyed
+--   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, _fire, SQL
+--   index: instances_pkey; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
 -- Returns one row an entry: its place in p_entries, the id (of the holder, if the key is taken),
 -- whether it is new, and when it is due. Raises unique_violation if the key is held by an instance
@@ -1182,7 +1182,7 @@ begin
         -- This transaction gets an id before it draws an arrival number: see `_place_new`.
         perform pg_current_xact_id();
         if p_parent is not null then
-            perform gen_durable.refuse_own_lane(p_entries, p_parent);
+            perform gen_durable._refuse_own_lane(p_entries, p_parent);
         end if;
         if p_at_once then
             select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
@@ -1206,7 +1206,7 @@ begin
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
-            gen_durable.due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),
+            gen_durable._due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),
             e.value->>'traceparent', p_parent, p_generation,
             (e.value->>'partition')::gen_durable.key_name, (e.value->>'lane')::gen_durable.key_name, coalesce((e.value->>'lane_blocks')::boolean, false),
             case when not e.value ? 'lane' or (e.nth = 1 and not l.taken) then 'runnable' else 'queued' end::gen_durable.durable_status,
@@ -1363,7 +1363,7 @@ end $$;
 -- lane: a placement waits for no transaction, and a caller's transaction that cancelled a head may
 -- hold its lane for long. The lock makes a placement and the commit that frees the lane see one
 -- another.
---   called by: _place, enter_lanes      index: lanes_pkey
+--   called by: _place, _enter_lanes      index: lanes_pkey
 --   locks: the lanes in (tenant, key), FOR UPDATE SKIP LOCKED
 -- Its callers pin the plans.
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
@@ -1416,7 +1416,7 @@ begin
         from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, has_worker)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
-            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+            where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
               and i.tenant = l.tenant and i.lane_key = l.key
             order by i.lane_hash, i.lane_position
             limit 1
@@ -1471,7 +1471,7 @@ end $$;
 -- Places instances that have drawn an arrival number: assigns lane positions in the order of
 -- arrival, and ensures that each of these lanes has a head that may run and each of these
 -- partitions a holder.
---   called by: _place_new, _lanes_at_once, repair, _place.sql
+--   called by: _place_new, _lanes_at_once, _repair, _place.sql
 --   index: instances_arrival_no, instances_pkey; as its parts
 --   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a time; then
 --   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps
@@ -1650,7 +1650,7 @@ end $$;
 -- Places instances that wait in a lane or for a partition key, if any has arrived since the last
 -- placement. Where that means to read many numbers, only the picker that gets the placement lock
 -- does.
---   called by: pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
+--   called by: _pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
 -- Its callers pin the plans.
 create function gen_durable._place_arrivals() returns void
@@ -1673,7 +1673,7 @@ end $$;
 -- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
 -- queued head that runs in no known worker gets an arrival number, so that `_place` makes the head
 -- runnable.
---   called by: repair      index: lanes_pkey, instances_lane, workers_pkey
+--   called by: _repair      index: lanes_pkey, instances_lane, workers_pkey
 --   locks: the lanes in (tenant, key), and heads, skipping locked ones
 -- Returns the last lane of the page (null: the page was the last), and how many lanes were
 -- repaired. Its callers pin the plans.
@@ -1699,7 +1699,7 @@ begin
         next_tenant := lane.tenant;
         next_key := lane.key;
         select i.id, i.status into head from gen_durable.instances i
-        where i.lane_hash = gen_durable.lane_hash(lane.tenant, lane.key) and i.in_lane and i.lane_position > lane.floor
+        where i.lane_hash = gen_durable._lane_hash(lane.tenant, lane.key) and i.in_lane and i.lane_position > lane.floor
           and i.tenant = lane.tenant and i.lane_key = lane.key
         order by i.lane_hash, i.lane_position
         limit 1;
@@ -1723,7 +1723,7 @@ end $$;
 -- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
 -- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
 -- that `_place` makes it the holder.
---   called by: repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
+--   called by: _repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
 --   locks: the first waiting instance, skipping it if it is locked
 -- Returns the last partition of the page (null: the page was the last), and how many were repaired.
 -- Its callers pin the plans.
@@ -1769,7 +1769,7 @@ end $$;
 --   locks: the placement lock; then as _place and its parts
 -- Returns where the next call continues (null: at the beginning), and how many were repaired. No
 -- row: another transaction holds the placement lock.
-create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
+create function gen_durable._repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
 returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
 language plpgsql
 as $$
@@ -1830,7 +1830,7 @@ begin
           limit p_limit) l
     left join lateral (
         select i.* from gen_durable.instances i
-        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+        where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
           and i.tenant = l.tenant and i.lane_key = l.key
         order by i.lane_hash, i.lane_position
         limit 1
@@ -1856,7 +1856,7 @@ begin
     where i.id = p_id;
     return case when found_lane.worker_id is not null and p_id = (
         select h.id from gen_durable.instances h
-        where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
+        where h.lane_hash = gen_durable._lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
           and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
         order by h.lane_hash, h.lane_position
         limit 1) then found_lane.worker_id end;
@@ -1890,7 +1890,7 @@ end $$;
 -- schema/functions/_pick_suspect.sql
 -- Claims at most one suspect (an instance with two crashes during its steps) and returns it. A
 -- process runs one suspect at a time: if the process dies, the suspect is known.
---   called by: pick      index: instances_suspects, instances_pkey; as inbox_of, children_of
+--   called by: _pick      index: instances_suspects, instances_pkey; as _inbox_of, _children_of
 --   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
 -- Its callers pin the plans.
 create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
@@ -1924,8 +1924,8 @@ begin
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        null::timestamptz, null::text[], i.awaits, gen_durable._inbox_of(i.id),
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
 end $$;
 
@@ -1939,7 +1939,7 @@ end $$;
 -- Ranges are (queue, priority, from, from_id). This process has claimed everything up to `from`:
 -- the scan begins there, and does not read dead index entries of the instances that were claimed
 -- before. The last row has no id: it carries the time, the next due time and the paused queues.
-create function gen_durable.pick(
+create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
     p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int
@@ -1952,7 +1952,7 @@ declare
     room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
     info gen_durable.claimed;
 begin
-    perform gen_durable.look_anew();
+    perform gen_durable._require_read_committed();
     perform gen_durable._place_arrivals();
 
     return query
@@ -1996,7 +1996,7 @@ begin
         null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
     get diagnostics claimed = row_count;
     if p_suspects > 0 then
@@ -2080,8 +2080,8 @@ begin
             update gen_durable.instances i
             set status = 'executing', locked_by = gen_random_uuid(), claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
             where i.id = candidate;
-            perform i.data::text, i.state::text, gen_durable.inbox_of(i.id),
-                case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+            perform i.data::text, i.state::text, gen_durable._inbox_of(i.id),
+                case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end
             from gen_durable.instances i where i.id = candidate;
             raise exception using errcode = 'GD000', message = 'rolls the claim back';
         exception
@@ -2126,7 +2126,7 @@ as $$
 #variable_conflict use_column
 begin
     if p_lock_timeout is not null then
-        perform gen_durable.look_anew();
+        perform gen_durable._require_read_committed();
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     -- The results are durable before anything that depends on them begins, whatever the setting of
@@ -2179,7 +2179,7 @@ begin
         case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null) end,
         case when e.status = 'executing' and i.join_generation > 0
-             then gen_durable.children_of(i.id, i.join_generation) end;
+             then gen_durable._children_of(i.id, i.join_generation) end;
 end $$;
 
 -- schema/functions/_one_in.sql
@@ -2250,7 +2250,7 @@ end $$;
 -- schema/functions/_claim_partition_successors.sql
 -- Claims the successors under partition keys that a worker may run at once, and returns them. The
 -- others are left for `_release_successors`.
---   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
 --   locks: the successors
 -- Its callers pin the plans.
 create function gen_durable._claim_partition_successors(
@@ -2275,14 +2275,14 @@ begin
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
 end $$;
 
 -- schema/functions/_run_lane_successors.sql
 -- Returns the successors in lanes that a worker runs at once, without a claim of their own. A
 -- successor that has left its lane or its status meanwhile is missing from the result.
---   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
 --   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction wait for one another
 -- Its callers pin the plans.
 create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed
@@ -2295,7 +2295,7 @@ begin
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
     from unnest(p_ids, p_freed) as n(id, freed)
     join gen_durable.instances i on i.id = n.id
@@ -2756,7 +2756,7 @@ declare
     freeing bigint[];
     -- Part of a transaction that did something before: another statement ends it.
     larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
-    looks_anew boolean := gen_durable.looks_anew();
+    _is_read_committed boolean := gen_durable._is_read_committed();
 begin
     select array_agg(w.id) into written
     from (
@@ -2773,7 +2773,7 @@ begin
     if written is null then
         return;
     end if;
-    if not looks_anew and jsonb_path_exists(p_results, '$[*].awaits') then
+    if not _is_read_committed and jsonb_path_exists(p_results, '$[*].awaits') then
         raise exception 'a step''s transaction at % cannot end by waiting for a signal: a signal that was sent meanwhile would not be visible. End it with next(..) and wait in that step, or use read committed',
             current_setting('transaction_isolation') using errcode = 'feature_not_supported';
     end if;
@@ -2795,7 +2795,7 @@ begin
     -- Lanes and partition keys that these results free.
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
-    if cardinality(freeing) > 0 and looks_anew then
+    if cardinality(freeing) > 0 and _is_read_committed then
         perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
         -- Instances that arrived meanwhile are not visible at this isolation level: the next
@@ -2817,8 +2817,8 @@ begin
 
     return query
     select i.id, i.status::text,
-        case when i.status = 'executing' then gen_durable.inbox_of(i.id) end,
-        case when i.status = 'executing' and i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+        case when i.status = 'executing' then gen_durable._inbox_of(i.id) end,
+        case when i.status = 'executing' and i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end
     from gen_durable.instances i
     where i.id = any (written);
 end $$;
@@ -2865,7 +2865,7 @@ begin
     select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
     if inbox.signals >= p_inbox_max
-       or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
+       or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable._inbox_bytes_max()) then
         -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
         -- not have to retry.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
@@ -2998,7 +2998,7 @@ declare
     workers uuid[];
     heads bigint[];
 begin
-    if not gen_durable.looks_anew() then
+    if not gen_durable._is_read_committed() then
         -- An instance that was behind others when this transaction began may run by now, and its
         -- own row does not show it. In that case its predecessor has settled since: locking the
         -- predecessor fails with a serialization error (40001), and the caller may retry in another
@@ -3220,7 +3220,7 @@ create trigger instances_truncate_dependents after truncate on gen_durable.insta
 --   index: instances_settled, instances_pkey, collect_cursors_pkey
 --   locks: the cursors, one range after the other, and instances, skipping locked ones
 -- Returns how many were deleted, and whether a page was full.
-create function gen_durable.collect(
+create function gen_durable._collect(
     p_retention float8, p_failed_retention float8, p_pause float8, p_limit int
 ) returns table (deleted bigint, more boolean)
 language plpgsql
@@ -3363,7 +3363,7 @@ end $$;
 -- seconds after, for the timers that a process keeps in memory; and, in the first row, the time.
 --   called by: store::timer::upcoming      index: timers_due, instances_deadlines
 --   locks: nothing
-create function gen_durable.upcoming(p_since float8, p_horizon float8, p_limit int)
+create function gen_durable._upcoming(p_since float8, p_horizon float8, p_limit int)
 returns table (due_at timestamptz, is_timer boolean, now timestamptz)
 language plpgsql stable
 as $$
@@ -3387,8 +3387,8 @@ end $$;
 -- Returns timers that are due and that the caller can fire: all beside waits, and those of the
 -- schedules that it has registered.
 --   called by: store::timer::due      index: timers_due
---   locks: nothing: `fire` decides under the lock of the row
-create function gen_durable.due_timers(
+--   locks: nothing: `_fire` decides under the lock of the row
+create function gen_durable._due_timers(
     p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
 ) returns table (
     id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, by_hand boolean, cycle text,
@@ -3424,7 +3424,7 @@ end $$;
 --   at most p_lock_timeout.
 -- Returns one row per timer: 'fired', 'missed', 'cancelled' (the wait has ended), or 'held' (a row
 -- is locked: retry).
-create function gen_durable.fire(p_entries jsonb, p_lock_timeout text)
+create function gen_durable._fire(p_entries jsonb, p_lock_timeout text)
 returns table (
     id bigint, answer text, late float8, started_id bigint, queue text, priority smallint, eligible_at timestamptz,
     next_due timestamptz
@@ -3546,7 +3546,7 @@ end $$;
 -- It reads deadlines from p_since to p_until seconds before now. The front of the index is full of
 -- dead entries, and deadlines that are long overdue are processed at a rate of their own. The last
 -- row has no id and carries the time.
-create function gen_durable.expire(
+create function gen_durable._expire(
     p_limit int, p_since float8 default 'infinity', p_until float8 default 0, p_from timestamptz default '-infinity'
 ) returns table (id bigint, queue text, priority smallint, due_at timestamptz, now timestamptz)
 language plpgsql
@@ -3584,7 +3584,7 @@ end $$;
 
 -- schema/functions/_insert_next_timer.sql
 -- Replaces the next occurrence of a schedule.
---   called by: register_schedule, set_schedule, resume_schedule      index: timers_next
+--   called by: _register_schedule, _set_schedule, _resume_schedule      index: timers_next
 --   locks: that occurrence; the caller holds the schedule's row
 create function gen_durable._insert_next_timer(p_name text, p_due timestamptz, p_remaining int) returns void
 language plpgsql
@@ -3616,7 +3616,7 @@ end $$;
 -- cycle has replaced the cycle of an operator.
 --   called by: store::schedule::register      index: schedules_pkey
 --   locks: the schedule's row, then its occurrence; nothing if nothing changes
-create function gen_durable.register_schedule(
+create function gen_durable._register_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int
 ) returns text
 language plpgsql
@@ -3670,7 +3670,7 @@ end $$;
 -- Sets the cycle of a schedule, for an operator: it is in force until the code registers a new one.
 --   called by: store::schedule::set      index: schedules_pkey
 --   locks: the schedule's row, then its occurrence
-create function gen_durable.set_schedule(
+create function gen_durable._set_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int, p_by text
 ) returns text
 language plpgsql
@@ -3726,7 +3726,7 @@ end $$;
 -- it again.
 --   called by: store::schedule::resume      index: schedules_pkey
 --   locks: the schedule's row
-create function gen_durable.resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)
+create function gen_durable._resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)
 returns text
 language plpgsql
 as $$
@@ -3774,10 +3774,10 @@ end $$;
 
 -- schema/functions/place_locked.sql
 -- Assigns positions to events without one. This transaction has locked the heads of these tenants.
---   called by: append, place_events
+--   called by: _append, _place_events
 --   index: events_unplaced, events_log, events_pkey, event_scans_pkey
 --   locks: the events to which it assigns a position
-create function gen_durable.place_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
+create function gen_durable._place_events_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
@@ -3837,9 +3837,9 @@ end $$;
 -- schema/functions/place_events.sql
 -- Assigns positions to events without one, of these tenants, except tenants with a locked head.
 -- Returns the tenants that it processed.
---   called by: store::events::place      index: event_heads_pkey; as place_locked
+--   called by: store::events::place      index: event_heads_pkey; as _place_events_locked
 --   locks: heads by tenant, skipping locked ones: it waits for no lock
-create function gen_durable.place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
+create function gen_durable._place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
 language plpgsql
 as $$
 -- planner: pinned
@@ -3855,7 +3855,7 @@ begin
     held := array(
         select h.tenant from gen_durable.event_heads h
         where h.tenant = any (p_tenants) order by h.tenant for no key update skip locked);
-    return query select * from gen_durable.place_locked(held, p_all);
+    return query select * from gen_durable._place_events_locked(held, p_all);
 end $$;
 
 -- schema/functions/append.sql
@@ -3867,7 +3867,7 @@ end $$;
 --   position later, for a transaction that the caller ends.
 -- Returns, in the order of the arrays, the position if it is assigned already, and the arrival
 -- number.
-create function gen_durable.append(
+create function gen_durable._append(
     p_tenants text[], p_names text[], p_versions int[], p_payloads text[], p_headers text[],
     p_instances bigint[], p_steps text[], p_heads text
 ) returns table (tenant text, pos bigint, arrival_no bigint)
@@ -3901,7 +3901,7 @@ begin
                 where h.tenant = any (wanted) order by h.tenant for no key update skip locked);
         end if;
         if cardinality(held) > 0 then
-            perform gen_durable.place_locked(held, false);
+            perform gen_durable._place_events_locked(held, false);
         end if;
     end if;
     -- A statement of its own, with a snapshot that is newer than the locks: no other transaction
@@ -3944,7 +3944,7 @@ begin
         cross join lateral jsonb_array_elements(e->'events') with ordinality y(r, n)
         where e ? 'events' and (e->>'id')::bigint = any (p_written)
     ) a
-    cross join lateral gen_durable.append(a.tenants, a.names, a.versions, a.payloads, a.headers, a.instances, a.steps,
+    cross join lateral gen_durable._append(a.tenants, a.names, a.versions, a.payloads, a.headers, a.instances, a.steps,
         case when p_own_transaction then 'none' else 'skip' end)
     where a.tenants is not null;
 end $$;
@@ -3971,7 +3971,7 @@ $$;
 -- tenant and says how far this scan has read.
 --   called by: store::events::discover      index: events_unplaced_all, events_pkey
 --   locks: nothing
-create function gen_durable.discover(p_looked pg_snapshot, p_from bigint, p_limit int)
+create function gen_durable._discover(p_looked pg_snapshot, p_from bigint, p_limit int)
 returns table (tenant text, unplaced boolean, arrival_no bigint, looked text, pos bigint)
 language plpgsql
 as $$
@@ -4012,9 +4012,9 @@ end $$;
 -- Takes the next page of a walk. Null: it is not due, or another worker has locked it. The first
 -- element is the tenant after which the page begins, null for the first page; then follow the
 -- page's tenants.
---   called by: scopes_behind, trim_logs      index: log_walks_pkey, event_heads_pkey
+--   called by: _scopes_behind, _trim_logs      index: log_walks_pkey, event_heads_pkey
 --   locks: the walk's row, skipping it if another worker holds it
-create function gen_durable.walk_page(
+create function gen_durable._walk_page(
     p_walk text, p_projection text, p_version int, p_page int, p_pause float8, p_idle float8
 ) returns text[]
 language plpgsql
@@ -4053,10 +4053,10 @@ end $$;
 -- read yet; a projection that has not begun with a tenant has read nothing there. A log with a
 -- young first event costs one index probe. Returns how many were deleted, and whether there may be
 -- more at once.
---   called by: store::events::trim_logs
+--   called by: store::events::_trim_logs
 --   index: events_log, events_pkey, projections_by_name, projections_pkey, projection_runs_open
---   locks: as walk_page, then the events that it deletes
-create function gen_durable.trim_logs(
+--   locks: as _walk_page, then the events that it deletes
+create function gen_durable._trim_logs(
     p_older_seconds float8, p_followers text[], p_page int, p_limit int, p_idle float8
 ) returns table (gone bigint, more boolean)
 language plpgsql
@@ -4064,7 +4064,7 @@ as $$
 -- planner: pinned, nested loops, generic
 #variable_conflict use_column
 declare
-    page text[] := gen_durable.walk_page('trim', '', 0, p_page, 0, p_idle);
+    page text[] := gen_durable._walk_page('trim', '', 0, p_page, 0, p_idle);
     young timestamptz := gen_durable.clock() - make_interval(secs => p_older_seconds);
     followers text[];
     count bigint;
@@ -4138,9 +4138,9 @@ create function gen_durable.generation(p_tenant text, p_projection text) returns
 -- schema/functions/events_after.sql
 -- Returns events of a tenant after a position, up to another: at most p_limit, and at most about
 -- p_bytes of payload but at least one.
---   called by: project_open, run_open      index: events_log
+--   called by: _project_open, _run_open      index: events_log
 --   locks: nothing
-create function gen_durable.events_after(
+create function gen_durable._events_after(
     p_tenant text, p_after bigint, p_to bigint, p_names text[], p_limit int, p_bytes bigint
 ) returns table (pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text)
 language sql stable
@@ -4169,8 +4169,8 @@ $$;
 --   called by: store::projections::open
 --   index: projections_pkey, events_log, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, skipping it if it is locked. This saves work; the condition in
---   project_close serialises the writers.
-create function gen_durable.project_open(
+--   _project_close serialises the writers.
+create function gen_durable._project_open(
     p_tenant text, p_projection text, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint,
     p_redrive bigint, p_force boolean
 ) returns table (
@@ -4221,16 +4221,16 @@ begin
     if verdict = 'go' then
         return query
         select null::text, null::bigint, null::int, null::bigint, null::bigint, null::int, null::int, null::float8, e.*
-        from gen_durable.events_after(p_tenant, coalesce(p_redrive - 1, scope.position), p_redrive, p_names, p_limit, p_bytes) e;
+        from gen_durable._events_after(p_tenant, coalesce(p_redrive - 1, scope.position), p_redrive, p_names, p_limit, p_bytes) e;
     end if;
 end $$;
 
 -- schema/functions/rebuild_follows.sql
 -- Moves the position of a rebuild in place along with the cursor. The rebuild is done when the
 -- cursor has reached its earlier position again.
---   called by: project_close, project_fail      index: projection_runs_open
+--   called by: _project_close, _project_fail      index: projection_runs_open
 --   locks: the run's row
-create function gen_durable.rebuild_follows(p_tenant text, p_projection text, p_new bigint) returns void
+create function gen_durable._check_rebuild_position(p_tenant text, p_projection text, p_new bigint) returns void
 language sql
 as $$
 -- planner: pinned
@@ -4244,12 +4244,12 @@ as $$
 $$;
 
 -- schema/functions/project_close.sql
--- Ends a batch: moves the cursor from the position that `project_open` returned. Returns false if
+-- Ends a batch: moves the cursor from the position that `_project_open` returned. Returns false if
 -- the cursor is not there any more.
 --   called by: store::projections::close
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, then its run's
-create function gen_durable.project_close(
+create function gen_durable._project_close(
     p_tenant text, p_projection text, p_generation int, p_old bigint, p_new bigint, p_applied bigint, p_worker uuid,
     p_owned_seconds float8
 ) returns boolean
@@ -4274,7 +4274,7 @@ begin
     where f.tenant = p_tenant and f.projection = p_projection and f.position > p_old and f.position <= p_new
       and f.resolved_at is null;
     if replayed_to > p_old then
-        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_new);
+        perform gen_durable._check_rebuild_position(p_tenant, p_projection, p_new);
     end if;
     return true;
 end $$;
@@ -4286,7 +4286,7 @@ end $$;
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, then its run's, for at most the lock timeout: a transaction that holds
 --   the row is at the same event, and records it
-create function gen_durable.project_fail(
+create function gen_durable._project_fail(
     p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_version int
 ) returns boolean
 language plpgsql
@@ -4312,7 +4312,7 @@ begin
         return false;
     end if;
     if p_state = 'parked' and replayed_to > p_old then
-        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_old + 1);
+        perform gen_durable._check_rebuild_position(p_tenant, p_projection, p_old + 1);
     end if;
     insert into gen_durable.projection_failures as f (tenant, projection, position, state, error)
     values (p_tenant, p_projection, p_old + 1, p_state, p_error)
@@ -4327,7 +4327,7 @@ end $$;
 -- batch changes the scope meanwhile.
 --   called by: store::runs::open      index: projection_runs_pkey, projections_pkey, events_log
 --   locks: the scope's row if p_scope; then the run's row, skipping it if it is locked
-create function gen_durable.run_open(
+create function gen_durable._run_open(
     p_run bigint, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint, p_to bigint, p_scope boolean
 ) returns table (
     verdict text, run_position bigint, run_generation int, applied bigint, scope_position bigint, generation int,
@@ -4381,7 +4381,7 @@ begin
         return query
         select null::text, null::bigint, null::int, null::bigint, null::bigint, null::int, null::int, null::bigint, null::text,
             null::boolean, null::bigint, e.*
-        from gen_durable.events_after(run.tenant, run.position,
+        from gen_durable._events_after(run.tenant, run.position,
             least(p_to, case when run.kind = 'replay' then run.target else scope.position end), p_names, p_limit, p_bytes) e;
     end if;
 end $$;
@@ -4395,7 +4395,7 @@ end $$;
 --   projection_run_failures_pkey
 --   locks: the scope's row and the run's, which this transaction has locked already; then the
 --   failures
-create function gen_durable.run_swap(p_run bigint, p_version int) returns boolean
+create function gen_durable._run_swap(p_run bigint, p_version int) returns boolean
 language plpgsql
 as $$
 -- planner: pinned
@@ -4439,8 +4439,8 @@ end $$;
 -- whatever the state of the walk: for tests.
 --   called by: store::projections::behind
 --   index: projections_retry, event_heads_pkey, projections_pkey, events_log, projection_runs_open
---   locks: as walk_page
-create function gen_durable.scopes_behind(
+--   locks: as _walk_page
+create function gen_durable._scopes_behind(
     p_projections text[], p_versions int[], p_eager boolean[], p_worker uuid, p_page int, p_pause float8, p_idle float8,
     p_all boolean
 ) returns table (tenant text, projection text, more boolean)
@@ -4470,7 +4470,7 @@ begin
     for build in select * from unnest(p_projections, p_versions, p_eager) as b(projection, version, eager) loop
         page := case
             when p_all then null::text || array(select h.tenant from gen_durable.event_heads h order by h.tenant)
-            else gen_durable.walk_page('behind', build.projection, build.version, p_page, p_pause, p_idle) end;
+            else gen_durable._walk_page('behind', build.projection, build.version, p_page, p_pause, p_idle) end;
         continue when page is null;
         more := more or cardinality(page) > p_page;
         return query

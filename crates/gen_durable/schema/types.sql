@@ -15,7 +15,7 @@ create domain gen_durable.tenant_name as text
 create domain gen_durable.key_name as text
     constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
 
--- A row that `pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
+-- A row that `_pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
 -- now. A row without an id, or without a step, carries information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
@@ -35,8 +35,8 @@ create type gen_durable.claimed as (
     traceparent text,
     keyed       boolean,     -- has a lane or a partition key
     crash_count smallint,
-    next_due    timestamptz, -- `pick`, in the row without an id: when the next instance falls due
-    paused      text[],      -- `pick`, in the row without an id: the paused queues
+    next_due    timestamptz, -- `_pick`, in the row without an id: when the next instance falls due
+    paused      text[],      -- `_pick`, in the row without an id: the paused queues
     awaits      text[],
     inbox       text,
     children    text,

@@ -179,7 +179,7 @@ impl ChildrenCounts {
     }
 }
 
-/// The JSON that `gen_durable.children_of` returns.
+/// The JSON that `gen_durable._children_of` returns.
 #[derive(Deserialize)]
 struct Page<'a> {
     /// Whether the spawn has further children.

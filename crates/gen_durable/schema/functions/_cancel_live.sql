@@ -16,7 +16,7 @@ declare
     workers uuid[];
     heads bigint[];
 begin
-    if not gen_durable.looks_anew() then
+    if not gen_durable._is_read_committed() then
         -- An instance that was behind others when this transaction began may run by now, and its
         -- own row does not show it. In that case its predecessor has settled since: locking the
         -- predecessor fails with a serialization error (40001), and the caller may retry in another

@@ -1,6 +1,6 @@
 -- Claims the successors under partition keys that a worker may run at once, and returns them. The
 -- others are left for `_release_successors`.
---   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
 --   locks: the successors
 -- Its callers pin the plans.
 create function gen_durable._claim_partition_successors(
@@ -25,6 +25,6 @@ begin
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
 end $$;

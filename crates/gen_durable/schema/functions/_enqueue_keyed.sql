@@ -34,7 +34,7 @@ begin
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
                 entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
                 coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
-                gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
+                gen_durable._due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
                 entry.value->>'traceparent', (entry.value->>'key')::gen_durable.key_name, gen_durable.key_scope(entry.value->>'scope'),
                 p_parent, p_generation,
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),

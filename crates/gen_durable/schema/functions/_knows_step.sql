@@ -1,7 +1,7 @@
 -- Returns whether a worker that knows these steps can run an instance at this step. Entries are
 -- 'machine/version/step'; an entry 'machine/version' stands for every step: the worker upgrades
 -- rows of that version, and its `upgrade` decides about their steps.
---   called by: pick, _pick_suspect, _set_aside_refused, _promote_successors, _claim_partition_successors,
+--   called by: _pick, _pick_suspect, _set_aside_refused, _promote_successors, _claim_partition_successors,
 --   store::queue::retry_stuck, store::inspect, store::explain
 --   index: none      locks: nothing
 -- STABLE and without SET, so that the planner inlines it: a call per row would cost more than the

@@ -16,7 +16,7 @@ begin
     where i.id = p_id;
     return case when found_lane.worker_id is not null and p_id = (
         select h.id from gen_durable.instances h
-        where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
+        where h.lane_hash = gen_durable._lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
           and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
         order by h.lane_hash, h.lane_position
         limit 1) then found_lane.worker_id end;

@@ -1,8 +1,8 @@
 -- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
--- and returns them as enter_lanes. No row: the instances draw arrival numbers and are placed later.
+-- and returns them as _enter_lanes. No row: the instances draw arrival numbers and are placed later.
 --   called by: enqueue_all, if its transaction ends with the statement
---   index: placement_watermarks_pkey; as _place, enter_lanes
---   locks: as _place, then as enter_lanes
+--   index: placement_watermarks_pkey; as _place, _enter_lanes
+--   locks: as _place, then as _enter_lanes
 -- At once only if every instance that arrived before has its position, and this transaction holds
 -- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
 -- those behind it. Not for very many entries: while they are written, their lanes and every
@@ -14,7 +14,7 @@ declare
     watermark gen_durable.placement_watermarks;
     place_from bigint;
 begin
-    if jsonb_array_length(p_entries) > 10000 or not gen_durable.looks_anew()
+    if jsonb_array_length(p_entries) > 10000 or not gen_durable._is_read_committed()
        or not jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].key')
        or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
         return;
@@ -29,6 +29,6 @@ begin
         place_from := gen_durable._placement_start(place_from, watermark.open_xids, watermark.open_since, pg_current_snapshot());
     end if;
     if watermark.placed_to - place_from <= 2000 and gen_durable._place(place_from, 1000) is null then
-        return query select l.tenant, l.key, l.taken from gen_durable.enter_lanes(p_entries) l;
+        return query select l.tenant, l.key, l.taken from gen_durable._enter_lanes(p_entries) l;
     end if;
 end $$;

@@ -2,7 +2,7 @@
 -- lane: a placement waits for no transaction, and a caller's transaction that cancelled a head may
 -- hold its lane for long. The lock makes a placement and the commit that frees the lane see one
 -- another.
---   called by: _place, enter_lanes      index: lanes_pkey
+--   called by: _place, _enter_lanes      index: lanes_pkey
 --   locks: the lanes in (tenant, key), FOR UPDATE SKIP LOCKED
 -- Its callers pin the plans.
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])

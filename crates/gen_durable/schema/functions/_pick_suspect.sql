@@ -1,6 +1,6 @@
 -- Claims at most one suspect (an instance with two crashes during its steps) and returns it. A
 -- process runs one suspect at a time: if the process dies, the suspect is known.
---   called by: pick      index: instances_suspects, instances_pkey; as inbox_of, children_of
+--   called by: _pick      index: instances_suspects, instances_pkey; as _inbox_of, _children_of
 --   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
 -- Its callers pin the plans.
 create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
@@ -34,7 +34,7 @@ begin
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        null::timestamptz, null::text[], i.awaits, gen_durable._inbox_of(i.id),
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
 end $$;

@@ -1,7 +1,7 @@
 -- Places instances that wait in a lane or for a partition key, if any has arrived since the last
 -- placement. Where that means to read many numbers, only the picker that gets the placement lock
 -- does.
---   called by: pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
+--   called by: _pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
 -- Its callers pin the plans.
 create function gen_durable._place_arrivals() returns void

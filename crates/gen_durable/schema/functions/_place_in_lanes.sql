@@ -29,7 +29,7 @@ begin
         from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, has_worker)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
-            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+            where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
               and i.tenant = l.tenant and i.lane_key = l.key
             order by i.lane_hash, i.lane_position
             limit 1

@@ -1,7 +1,7 @@
 -- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
 -- queued head that runs in no known worker gets an arrival number, so that `_place` makes the head
 -- runnable.
---   called by: repair      index: lanes_pkey, instances_lane, workers_pkey
+--   called by: _repair      index: lanes_pkey, instances_lane, workers_pkey
 --   locks: the lanes in (tenant, key), and heads, skipping locked ones
 -- Returns the last lane of the page (null: the page was the last), and how many lanes were
 -- repaired. Its callers pin the plans.
@@ -27,7 +27,7 @@ begin
         next_tenant := lane.tenant;
         next_key := lane.key;
         select i.id, i.status into head from gen_durable.instances i
-        where i.lane_hash = gen_durable.lane_hash(lane.tenant, lane.key) and i.in_lane and i.lane_position > lane.floor
+        where i.lane_hash = gen_durable._lane_hash(lane.tenant, lane.key) and i.in_lane and i.lane_position > lane.floor
           and i.tenant = lane.tenant and i.lane_key = lane.key
         order by i.lane_hash, i.lane_position
         limit 1;

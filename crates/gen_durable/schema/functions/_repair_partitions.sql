@@ -1,7 +1,7 @@
 -- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
 -- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
 -- that `_place` makes it the holder.
---   called by: repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
+--   called by: _repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
 --   locks: the first waiting instance, skipping it if it is locked
 -- Returns the last partition of the page (null: the page was the last), and how many were repaired.
 -- Its callers pin the plans.

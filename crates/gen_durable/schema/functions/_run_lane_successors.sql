@@ -1,6 +1,6 @@
 -- Returns the successors in lanes that a worker runs at once, without a claim of their own. A
 -- successor that has left its lane or its status meanwhile is missing from the result.
---   called by: _promote_successors      index: instances_pkey, signals_inbox; as children_of
+--   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
 --   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction wait for one another
 -- Its callers pin the plans.
 create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed
@@ -13,7 +13,7 @@ begin
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
     from unnest(p_ids, p_freed) as n(id, freed)
     join gen_durable.instances i on i.id = n.id

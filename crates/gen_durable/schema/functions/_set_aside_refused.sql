@@ -53,8 +53,8 @@ begin
             update gen_durable.instances i
             set status = 'executing', locked_by = gen_random_uuid(), claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
             where i.id = candidate;
-            perform i.data::text, i.state::text, gen_durable.inbox_of(i.id),
-                case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+            perform i.data::text, i.state::text, gen_durable._inbox_of(i.id),
+                case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end
             from gen_durable.instances i where i.id = candidate;
             raise exception using errcode = 'GD000', message = 'rolls the claim back';
         exception

@@ -6,7 +6,7 @@
 --   position later, for a transaction that the caller ends.
 -- Returns, in the order of the arrays, the position if it is assigned already, and the arrival
 -- number.
-create function gen_durable.append(
+create function gen_durable._append(
     p_tenants text[], p_names text[], p_versions int[], p_payloads text[], p_headers text[],
     p_instances bigint[], p_steps text[], p_heads text
 ) returns table (tenant text, pos bigint, arrival_no bigint)
@@ -40,7 +40,7 @@ begin
                 where h.tenant = any (wanted) order by h.tenant for no key update skip locked);
         end if;
         if cardinality(held) > 0 then
-            perform gen_durable.place_locked(held, false);
+            perform gen_durable._place_events_locked(held, false);
         end if;
     end if;
     -- A statement of its own, with a snapshot that is newer than the locks: no other transaction

@@ -7,7 +7,7 @@
 --   index: instances_settled, instances_pkey, collect_cursors_pkey
 --   locks: the cursors, one range after the other, and instances, skipping locked ones
 -- Returns how many were deleted, and whether a page was full.
-create function gen_durable.collect(
+create function gen_durable._collect(
     p_retention float8, p_failed_retention float8, p_pause float8, p_limit int
 ) returns table (deleted bigint, more boolean)
 language plpgsql

@@ -18,7 +18,7 @@ declare
     freeing bigint[];
     -- Part of a transaction that did something before: another statement ends it.
     larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
-    looks_anew boolean := gen_durable.looks_anew();
+    _is_read_committed boolean := gen_durable._is_read_committed();
 begin
     select array_agg(w.id) into written
     from (
@@ -35,7 +35,7 @@ begin
     if written is null then
         return;
     end if;
-    if not looks_anew and jsonb_path_exists(p_results, '$[*].awaits') then
+    if not _is_read_committed and jsonb_path_exists(p_results, '$[*].awaits') then
         raise exception 'a step''s transaction at % cannot end by waiting for a signal: a signal that was sent meanwhile would not be visible. End it with next(..) and wait in that step, or use read committed',
             current_setting('transaction_isolation') using errcode = 'feature_not_supported';
     end if;
@@ -57,7 +57,7 @@ begin
     -- Lanes and partition keys that these results free.
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
-    if cardinality(freeing) > 0 and looks_anew then
+    if cardinality(freeing) > 0 and _is_read_committed then
         perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
         -- Instances that arrived meanwhile are not visible at this isolation level: the next
@@ -79,8 +79,8 @@ begin
 
     return query
     select i.id, i.status::text,
-        case when i.status = 'executing' then gen_durable.inbox_of(i.id) end,
-        case when i.status = 'executing' and i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+        case when i.status = 'executing' then gen_durable._inbox_of(i.id) end,
+        case when i.status = 'executing' and i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end
     from gen_durable.instances i
     where i.id = any (written);
 end $$;

@@ -3,7 +3,7 @@
 -- tenant and says how far this scan has read.
 --   called by: store::events::discover      index: events_unplaced_all, events_pkey
 --   locks: nothing
-create function gen_durable.discover(p_looked pg_snapshot, p_from bigint, p_limit int)
+create function gen_durable._discover(p_looked pg_snapshot, p_from bigint, p_limit int)
 returns table (tenant text, unplaced boolean, arrival_no bigint, looked text, pos bigint)
 language plpgsql
 as $$

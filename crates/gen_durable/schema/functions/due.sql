@@ -3,7 +3,7 @@
 -- hundred years, and a date at most the last that a client can read (Rust's dates end with the year
 -- 9999): one row beyond it would fail every result that contains it.
 --   called by: enqueue_all, _enqueue_keyed, store::enqueue      index: none      locks: nothing
-create function gen_durable.due(p_at timestamptz, p_delay float8) returns timestamptz
+create function gen_durable._due(p_at timestamptz, p_delay float8) returns timestamptz
     language sql stable parallel safe
     as $$
         select least(greatest(coalesce(p_at, gen_durable.clock() + make_interval(secs => least(coalesce(p_delay, 0), 3162240000))),

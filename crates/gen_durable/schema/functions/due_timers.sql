@@ -1,8 +1,8 @@
 -- Returns timers that are due and that the caller can fire: all beside waits, and those of the
 -- schedules that it has registered.
 --   called by: store::timer::due      index: timers_due
---   locks: nothing: `fire` decides under the lock of the row
-create function gen_durable.due_timers(
+--   locks: nothing: `_fire` decides under the lock of the row
+create function gen_durable._due_timers(
     p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
 ) returns table (
     id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, by_hand boolean, cycle text,

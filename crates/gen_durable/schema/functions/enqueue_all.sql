@@ -1,6 +1,6 @@
 -- Inserts instances, with or without a key.
---   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, fire, SQL
---   index: instances_pkey; as refuse_own_lane, _lanes_at_once, _enqueue_keyed
+--   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, _fire, SQL
+--   index: instances_pkey; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
 -- Returns one row an entry: its place in p_entries, the id (of the holder, if the key is taken),
 -- whether it is new, and when it is due. Raises unique_violation if the key is held by an instance
@@ -23,7 +23,7 @@ begin
         -- This transaction gets an id before it draws an arrival number: see `_place_new`.
         perform pg_current_xact_id();
         if p_parent is not null then
-            perform gen_durable.refuse_own_lane(p_entries, p_parent);
+            perform gen_durable._refuse_own_lane(p_entries, p_parent);
         end if;
         if p_at_once then
             select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
@@ -47,7 +47,7 @@ begin
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
-            gen_durable.due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),
+            gen_durable._due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),
             e.value->>'traceparent', p_parent, p_generation,
             (e.value->>'partition')::gen_durable.key_name, (e.value->>'lane')::gen_durable.key_name, coalesce((e.value->>'lane_blocks')::boolean, false),
             case when not e.value ? 'lane' or (e.nth = 1 and not l.taken) then 'runnable' else 'queued' end::gen_durable.durable_status,

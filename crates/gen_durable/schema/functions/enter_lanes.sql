@@ -1,7 +1,7 @@
 -- Locks the lanes of these entries, and returns whether an instance is in each. A lane that is
 -- locked is missing from the result.
 --   called by: _lanes_at_once      index: instances_lane; as _lock_lanes      locks: as _lock_lanes
-create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
+create function gen_durable._enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
@@ -20,7 +20,7 @@ begin
     return query
     select l.tenant, l.key, exists (
         select from gen_durable.instances i
-        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+        where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
           and i.tenant = l.tenant and i.lane_key = l.key)
     from unnest(tenants, keys, floors) as l(tenant, key, floor);
 end $$;

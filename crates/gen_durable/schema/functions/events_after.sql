@@ -1,8 +1,8 @@
 -- Returns events of a tenant after a position, up to another: at most p_limit, and at most about
 -- p_bytes of payload but at least one.
---   called by: project_open, run_open      index: events_log
+--   called by: _project_open, _run_open      index: events_log
 --   locks: nothing
-create function gen_durable.events_after(
+create function gen_durable._events_after(
     p_tenant text, p_after bigint, p_to bigint, p_names text[], p_limit int, p_bytes bigint
 ) returns table (pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text)
 language sql stable

@@ -4,7 +4,7 @@
 -- It reads deadlines from p_since to p_until seconds before now. The front of the index is full of
 -- dead entries, and deadlines that are long overdue are processed at a rate of their own. The last
 -- row has no id and carries the time.
-create function gen_durable.expire(
+create function gen_durable._expire(
     p_limit int, p_since float8 default 'infinity', p_until float8 default 0, p_from timestamptz default '-infinity'
 ) returns table (id bigint, queue text, priority smallint, due_at timestamptz, now timestamptz)
 language plpgsql

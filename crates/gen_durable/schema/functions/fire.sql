@@ -8,7 +8,7 @@
 --   at most p_lock_timeout.
 -- Returns one row per timer: 'fired', 'missed', 'cancelled' (the wait has ended), or 'held' (a row
 -- is locked: retry).
-create function gen_durable.fire(p_entries jsonb, p_lock_timeout text)
+create function gen_durable._fire(p_entries jsonb, p_lock_timeout text)
 returns table (
     id bigint, answer text, late float8, started_id bigint, queue text, priority smallint, eligible_at timestamptz,
     next_due timestamptz

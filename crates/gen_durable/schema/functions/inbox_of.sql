@@ -3,7 +3,7 @@
 -- costs more than the read.
 --   called by: _pick_suspect, _set_aside_refused, _write_step_results_with_effects, inputs.sql
 --   index: signals_inbox      locks: nothing
-create function gen_durable.inbox_of(p_id bigint) returns text
+create function gen_durable._inbox_of(p_id bigint) returns text
     language sql stable
     as $$
         select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text

@@ -7,7 +7,7 @@
 -- Ranges are (queue, priority, from, from_id). This process has claimed everything up to `from`:
 -- the scan begins there, and does not read dead index entries of the instances that were claimed
 -- before. The last row has no id: it carries the time, the next due time and the paused queues.
-create function gen_durable.pick(
+create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
     p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int
@@ -20,7 +20,7 @@ declare
     room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
     info gen_durable.claimed;
 begin
-    perform gen_durable.look_anew();
+    perform gen_durable._require_read_committed();
     perform gen_durable._place_arrivals();
 
     return query
@@ -64,7 +64,7 @@ begin
         null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
         i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
     get diagnostics claimed = row_count;
     if p_suspects > 0 then

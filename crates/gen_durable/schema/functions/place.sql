@@ -1,7 +1,7 @@
 -- Places instances that have drawn an arrival number: assigns lane positions in the order of
 -- arrival, and ensures that each of these lanes has a head that may run and each of these
 -- partitions a holder.
---   called by: _place_new, _lanes_at_once, repair, _place.sql
+--   called by: _place_new, _lanes_at_once, _repair, _place.sql
 --   index: instances_arrival_no, instances_pkey; as its parts
 --   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a time; then
 --   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps

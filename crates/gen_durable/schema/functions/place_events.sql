@@ -1,8 +1,8 @@
 -- Assigns positions to events without one, of these tenants, except tenants with a locked head.
 -- Returns the tenants that it processed.
---   called by: store::events::place      index: event_heads_pkey; as place_locked
+--   called by: store::events::place      index: event_heads_pkey; as _place_events_locked
 --   locks: heads by tenant, skipping locked ones: it waits for no lock
-create function gen_durable.place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
+create function gen_durable._place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
 language plpgsql
 as $$
 -- planner: pinned
@@ -18,5 +18,5 @@ begin
     held := array(
         select h.tenant from gen_durable.event_heads h
         where h.tenant = any (p_tenants) order by h.tenant for no key update skip locked);
-    return query select * from gen_durable.place_locked(held, p_all);
+    return query select * from gen_durable._place_events_locked(held, p_all);
 end $$;

@@ -1,8 +1,8 @@
 -- Assigns positions to events without one. This transaction has locked the heads of these tenants.
---   called by: append, place_events
+--   called by: _append, _place_events
 --   index: events_unplaced, events_log, events_pkey, event_scans_pkey
 --   locks: the events to which it assigns a position
-create function gen_durable.place_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
+create function gen_durable._place_events_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic

@@ -1,9 +1,9 @@
--- Ends a batch: moves the cursor from the position that `project_open` returned. Returns false if
+-- Ends a batch: moves the cursor from the position that `_project_open` returned. Returns false if
 -- the cursor is not there any more.
 --   called by: store::projections::close
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, then its run's
-create function gen_durable.project_close(
+create function gen_durable._project_close(
     p_tenant text, p_projection text, p_generation int, p_old bigint, p_new bigint, p_applied bigint, p_worker uuid,
     p_owned_seconds float8
 ) returns boolean
@@ -28,7 +28,7 @@ begin
     where f.tenant = p_tenant and f.projection = p_projection and f.position > p_old and f.position <= p_new
       and f.resolved_at is null;
     if replayed_to > p_old then
-        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_new);
+        perform gen_durable._check_rebuild_position(p_tenant, p_projection, p_new);
     end if;
     return true;
 end $$;

@@ -4,7 +4,7 @@
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, then its run's, for at most the lock timeout: a transaction that holds
 --   the row is at the same event, and records it
-create function gen_durable.project_fail(
+create function gen_durable._project_fail(
     p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_version int
 ) returns boolean
 language plpgsql
@@ -30,7 +30,7 @@ begin
         return false;
     end if;
     if p_state = 'parked' and replayed_to > p_old then
-        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_old + 1);
+        perform gen_durable._check_rebuild_position(p_tenant, p_projection, p_old + 1);
     end if;
     insert into gen_durable.projection_failures as f (tenant, projection, position, state, error)
     values (p_tenant, p_projection, p_old + 1, p_state, p_error)

@@ -5,8 +5,8 @@
 --   called by: store::projections::open
 --   index: projections_pkey, events_log, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, skipping it if it is locked. This saves work; the condition in
---   project_close serialises the writers.
-create function gen_durable.project_open(
+--   _project_close serialises the writers.
+create function gen_durable._project_open(
     p_tenant text, p_projection text, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint,
     p_redrive bigint, p_force boolean
 ) returns table (
@@ -57,6 +57,6 @@ begin
     if verdict = 'go' then
         return query
         select null::text, null::bigint, null::int, null::bigint, null::bigint, null::int, null::int, null::float8, e.*
-        from gen_durable.events_after(p_tenant, coalesce(p_redrive - 1, scope.position), p_redrive, p_names, p_limit, p_bytes) e;
+        from gen_durable._events_after(p_tenant, coalesce(p_redrive - 1, scope.position), p_redrive, p_names, p_limit, p_bytes) e;
     end if;
 end $$;

@@ -1,5 +1,5 @@
 -- Replaces the next occurrence of a schedule.
---   called by: register_schedule, set_schedule, resume_schedule      index: timers_next
+--   called by: _register_schedule, _set_schedule, _resume_schedule      index: timers_next
 --   locks: that occurrence; the caller holds the schedule's row
 create function gen_durable._insert_next_timer(p_name text, p_due timestamptz, p_remaining int) returns void
 language plpgsql

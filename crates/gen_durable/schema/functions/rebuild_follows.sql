@@ -1,8 +1,8 @@
 -- Moves the position of a rebuild in place along with the cursor. The rebuild is done when the
 -- cursor has reached its earlier position again.
---   called by: project_close, project_fail      index: projection_runs_open
+--   called by: _project_close, _project_fail      index: projection_runs_open
 --   locks: the run's row
-create function gen_durable.rebuild_follows(p_tenant text, p_projection text, p_new bigint) returns void
+create function gen_durable._check_rebuild_position(p_tenant text, p_projection text, p_new bigint) returns void
 language sql
 as $$
 -- planner: pinned

@@ -16,7 +16,7 @@ begin
         cross join lateral jsonb_array_elements(e->'events') with ordinality y(r, n)
         where e ? 'events' and (e->>'id')::bigint = any (p_written)
     ) a
-    cross join lateral gen_durable.append(a.tenants, a.names, a.versions, a.payloads, a.headers, a.instances, a.steps,
+    cross join lateral gen_durable._append(a.tenants, a.names, a.versions, a.payloads, a.headers, a.instances, a.steps,
         case when p_own_transaction then 'none' else 'skip' end)
     where a.tenants is not null;
 end $$;

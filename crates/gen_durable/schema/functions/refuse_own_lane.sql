@@ -6,7 +6,7 @@
 --   locks: nothing
 -- It reads committed rows: of two spawns that close a cycle at the same time, neither sees the
 -- other. A join with a deadline, or of any child, ends by itself and is no part of a cycle.
-create function gen_durable.refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
+create function gen_durable._refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
 language plpgsql
 as $$
 declare

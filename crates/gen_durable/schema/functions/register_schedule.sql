@@ -5,7 +5,7 @@
 -- cycle has replaced the cycle of an operator.
 --   called by: store::schedule::register      index: schedules_pkey
 --   locks: the schedule's row, then its occurrence; nothing if nothing changes
-create function gen_durable.register_schedule(
+create function gen_durable._register_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int
 ) returns text
 language plpgsql

@@ -4,7 +4,7 @@
 --   locks: the placement lock; then as _place and its parts
 -- Returns where the next call continues (null: at the beginning), and how many were repaired. No
 -- row: another transaction holds the placement lock.
-create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
+create function gen_durable._repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
 returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
 language plpgsql
 as $$

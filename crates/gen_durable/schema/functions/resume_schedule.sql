@@ -3,7 +3,7 @@
 -- it again.
 --   called by: store::schedule::resume      index: schedules_pkey
 --   locks: the schedule's row
-create function gen_durable.resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)
+create function gen_durable._resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)
 returns text
 language plpgsql
 as $$

@@ -2,7 +2,7 @@
 -- batch changes the scope meanwhile.
 --   called by: store::runs::open      index: projection_runs_pkey, projections_pkey, events_log
 --   locks: the scope's row if p_scope; then the run's row, skipping it if it is locked
-create function gen_durable.run_open(
+create function gen_durable._run_open(
     p_run bigint, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint, p_to bigint, p_scope boolean
 ) returns table (
     verdict text, run_position bigint, run_generation int, applied bigint, scope_position bigint, generation int,
@@ -56,7 +56,7 @@ begin
         return query
         select null::text, null::bigint, null::int, null::bigint, null::bigint, null::int, null::int, null::bigint, null::text,
             null::boolean, null::bigint, e.*
-        from gen_durable.events_after(run.tenant, run.position,
+        from gen_durable._events_after(run.tenant, run.position,
             least(p_to, case when run.kind = 'replay' then run.target else scope.position end), p_names, p_limit, p_bytes) e;
     end if;
 end $$;

@@ -6,7 +6,7 @@
 --   projection_run_failures_pkey
 --   locks: the scope's row and the run's, which this transaction has locked already; then the
 --   failures
-create function gen_durable.run_swap(p_run bigint, p_version int) returns boolean
+create function gen_durable._run_swap(p_run bigint, p_version int) returns boolean
 language plpgsql
 as $$
 -- planner: pinned

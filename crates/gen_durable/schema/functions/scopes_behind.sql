@@ -5,8 +5,8 @@
 -- whatever the state of the walk: for tests.
 --   called by: store::projections::behind
 --   index: projections_retry, event_heads_pkey, projections_pkey, events_log, projection_runs_open
---   locks: as walk_page
-create function gen_durable.scopes_behind(
+--   locks: as _walk_page
+create function gen_durable._scopes_behind(
     p_projections text[], p_versions int[], p_eager boolean[], p_worker uuid, p_page int, p_pause float8, p_idle float8,
     p_all boolean
 ) returns table (tenant text, projection text, more boolean)
@@ -36,7 +36,7 @@ begin
     for build in select * from unnest(p_projections, p_versions, p_eager) as b(projection, version, eager) loop
         page := case
             when p_all then null::text || array(select h.tenant from gen_durable.event_heads h order by h.tenant)
-            else gen_durable.walk_page('behind', build.projection, build.version, p_page, p_pause, p_idle) end;
+            else gen_durable._walk_page('behind', build.projection, build.version, p_page, p_pause, p_idle) end;
         continue when page is null;
         more := more or cardinality(page) > p_page;
         return query

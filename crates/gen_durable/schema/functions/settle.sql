@@ -19,7 +19,7 @@ as $$
 #variable_conflict use_column
 begin
     if p_lock_timeout is not null then
-        perform gen_durable.look_anew();
+        perform gen_durable._require_read_committed();
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     -- The results are durable before anything that depends on them begins, whatever the setting of
@@ -72,5 +72,5 @@ begin
         case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null) end,
         case when e.status = 'executing' and i.join_generation > 0
-             then gen_durable.children_of(i.id, i.join_generation) end;
+             then gen_durable._children_of(i.id, i.join_generation) end;
 end $$;

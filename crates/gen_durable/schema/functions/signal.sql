@@ -39,7 +39,7 @@ begin
     select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
     if inbox.signals >= p_inbox_max
-       or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
+       or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable._inbox_bytes_max()) then
         -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
         -- not have to retry.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)

@@ -1,5 +1,5 @@
 -- Records that a wait or a join has reached its deadline, if its beginning was recorded.
---   called by: expire      index: history_pkey
+--   called by: _expire      index: history_pkey
 --   locks: no existing row
 create function gen_durable._record_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
 language plpgsql

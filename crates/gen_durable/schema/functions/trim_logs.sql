@@ -3,10 +3,10 @@
 -- read yet; a projection that has not begun with a tenant has read nothing there. A log with a
 -- young first event costs one index probe. Returns how many were deleted, and whether there may be
 -- more at once.
---   called by: store::events::trim_logs
+--   called by: store::events::_trim_logs
 --   index: events_log, events_pkey, projections_by_name, projections_pkey, projection_runs_open
---   locks: as walk_page, then the events that it deletes
-create function gen_durable.trim_logs(
+--   locks: as _walk_page, then the events that it deletes
+create function gen_durable._trim_logs(
     p_older_seconds float8, p_followers text[], p_page int, p_limit int, p_idle float8
 ) returns table (gone bigint, more boolean)
 language plpgsql
@@ -14,7 +14,7 @@ as $$
 -- planner: pinned, nested loops, generic
 #variable_conflict use_column
 declare
-    page text[] := gen_durable.walk_page('trim', '', 0, p_page, 0, p_idle);
+    page text[] := gen_durable._walk_page('trim', '', 0, p_page, 0, p_idle);
     young timestamptz := gen_durable.clock() - make_interval(secs => p_older_seconds);
     followers text[];
     count bigint;

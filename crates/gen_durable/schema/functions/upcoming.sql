@@ -2,7 +2,7 @@
 -- seconds after, for the timers that a process keeps in memory; and, in the first row, the time.
 --   called by: store::timer::upcoming      index: timers_due, instances_deadlines
 --   locks: nothing
-create function gen_durable.upcoming(p_since float8, p_horizon float8, p_limit int)
+create function gen_durable._upcoming(p_since float8, p_horizon float8, p_limit int)
 returns table (due_at timestamptz, is_timer boolean, now timestamptz)
 language plpgsql stable
 as $$

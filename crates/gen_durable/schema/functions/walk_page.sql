@@ -1,9 +1,9 @@
 -- Takes the next page of a walk. Null: it is not due, or another worker has locked it. The first
 -- element is the tenant after which the page begins, null for the first page; then follow the
 -- page's tenants.
---   called by: scopes_behind, trim_logs      index: log_walks_pkey, event_heads_pkey
+--   called by: _scopes_behind, _trim_logs      index: log_walks_pkey, event_heads_pkey
 --   locks: the walk's row, skipping it if another worker holds it
-create function gen_durable.walk_page(
+create function gen_durable._walk_page(
     p_walk text, p_projection text, p_version int, p_page int, p_pause float8, p_idle float8
 ) returns text[]
 language plpgsql

@@ -49,7 +49,7 @@ create table gen_durable.instances (
     locked_by        uuid,
     settled_at      timestamptz,
     -- A short key of its lane.
-    lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored,
+    lane_hash        bigint generated always as (gen_durable._lane_hash(tenant, lane_key)) stored,
     lane_position    bigint,                         -- its position in its lane, once it is placed
     -- Its arrival number, while its lane or partition key has to be read by `_place`.
     arrival_no          bigint,

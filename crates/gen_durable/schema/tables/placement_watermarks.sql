@@ -13,6 +13,6 @@ create table gen_durable.placement_watermarks (
     open_xids    xid8[] not null default '{}',
     -- For each of them: its numbers are larger than this.
     open_since   bigint[] not null default '{}',
-    sweep_due_at timestamptz not null default '-infinity' -- when `repair` reads all numbers again
+    sweep_due_at timestamptz not null default '-infinity' -- when `_repair` reads all numbers again
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 insert into gen_durable.placement_watermarks default values;

@@ -217,8 +217,8 @@ impl Cycle {
         }
     }
 
-    /// Returns the last occurrence up to `until`, from `due` on, and the number of occurrences from
-    /// `due` to it: `(due, 0)` if there is no later one.
+    /// Returns the last occurrence up to `until`, from `_due` on, and the number of occurrences from
+    /// `_due` to it: `(due, 0)` if there is no later one.
     pub(crate) fn latest(
         &self,
         anchor: Timestamp,

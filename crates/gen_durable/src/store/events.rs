@@ -475,7 +475,7 @@ pub(crate) struct TrimPage<'a> {
 
 /// Deletes old events of the next page of tenants, unless another worker is working on it. Returns
 /// whether the next page may follow at once.
-pub(crate) async fn trim_logs(connection: &Connection, page: &TrimPage<'_>) -> Result<bool, Fault> {
+pub(crate) async fn _trim_logs(connection: &Connection, page: &TrimPage<'_>) -> Result<bool, Fault> {
     let TrimPage {
         older_seconds,
         followers,

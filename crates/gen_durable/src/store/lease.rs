@@ -14,10 +14,10 @@ use super::{
 sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY]);
 sql!(RETIRE, "retire.sql", [TEXT]);
 sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
-sql!(ADOPT, "adopt.sql", [FLOAT8]);
+sql!(GRANT_MISSING_LEASES, "grant_missing_leases.sql", [FLOAT8]);
 sql!(REAP, "reap.sql", [TEXT, INT4, INT2]);
 sql!(BEGIN_STEP, "begin_step.sql", [INT8, INT8, INT8]);
-sql!(BURY, "bury.sql", [TEXT]);
+sql!(DELETE_EXPIRED_WORKER, "delete_expired_worker.sql", [TEXT]);
 sql!(HELD, "held.sql", [TEXT, FLOAT8]);
 sql!(RELEASE, "release.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(RELEASE_EXPIRED, "release_expired.sql", [TEXT, INT4]);
@@ -102,7 +102,7 @@ pub(crate) async fn adopt(
     connection: &Connection,
     lease_seconds: f64,
 ) -> Result<Vec<String>, Fault> {
-    let rows = connection.query(&ADOPT, &[&lease_seconds]).await?;
+    let rows = connection.query(&GRANT_MISSING_LEASES, &[&lease_seconds]).await?;
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
@@ -191,7 +191,7 @@ pub(crate) async fn release_expired(
 
 /// Deletes the row of an expired worker that holds no claims any more.
 pub(crate) async fn bury(connection: &Connection, worker: &str) -> Result<(), Fault> {
-    connection.query(&BURY, &[&worker]).await.map(drop)
+    connection.query(&DELETE_EXPIRED_WORKER, &[&worker]).await.map(drop)
 }
 
 /// Returns the claims that this worker has held for longer than `seconds`, according to the

@@ -29,7 +29,7 @@ sql!(
         TEXT_ARRAY
     ]
 );
-sql!(GIVE_BACK, "give_back.sql", [INT8_ARRAY, INT8_ARRAY]);
+sql!(RELEASE_CLAIMS, "release_claims.sql", [INT8_ARRAY, INT8_ARRAY]);
 
 /// A priority is in use if one of its rows is due now or within this many seconds. This is much
 /// longer than the time between two sweeps, so that the picker knows a priority before its rows
@@ -209,7 +209,7 @@ pub(crate) async fn priorities(
 pub(crate) async fn give_back(connection: &Connection, claims: &[Claim]) -> Result<usize, Fault> {
     let (ids, epochs): (Vec<i64>, Vec<i64>) =
         claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
-    let given = connection.query(&GIVE_BACK, &[&ids, &epochs]).await?.len();
+    let given = connection.query(&RELEASE_CLAIMS, &[&ids, &epochs]).await?.len();
     if given == claims.len() {
         return Ok(given);
     }

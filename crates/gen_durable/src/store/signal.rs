@@ -36,7 +36,7 @@ const TREE_TRIES_MAX: u32 = 4;
 
 /// The largest number of unconsumed signals of an instance.
 pub(crate) const INBOX_MAX: i32 = 1_000;
-/// The largest number of payload bytes of an instance's unconsumed signals: `inbox_bytes_max()` of
+/// The largest number of payload bytes of an instance's unconsumed signals: `_inbox_bytes_max()` of
 /// the schema.
 pub(crate) const INBOX_BYTES_MAX: i64 = 8 * 1024 * 1024;
 

@@ -26,7 +26,7 @@ sql!(
 );
 sql!(OF, "timers_of.sql", [INT8]);
 sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4, INT4]);
-sql!(ATTENTION, "attention.sql", [FLOAT8]);
+sql!(ATTENTION, "findings.sql", [FLOAT8]);
 
 /// The longest time that a batch of timers waits for a key that another transaction has inserted
 /// and not committed yet.

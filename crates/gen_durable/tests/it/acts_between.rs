@@ -197,14 +197,14 @@ async fn a_deadline_enters_the_step_that_it_named() {
     ] {
         let (lab, id, _, parked, _) = after(step).await;
         assert_eq!(parked.status, status);
-        // No engine runs here: only the clock moves, and the test calls `expire` itself.
+        // No engine runs here: only the clock moves, and the test calls `_expire` itself.
         let clock = format!(
             "update {}.lab_clock set now = now + interval '1 h'",
             lab.pool().schema()
         );
         let sql = crate::support::sql().await;
         sql.execute(&clock, &[]).await.unwrap();
-        sql.batch_execute(&format!("select * from {}.expire(10)", lab.pool().schema()))
+        sql.batch_execute(&format!("select * from {}._expire(10)", lab.pool().schema()))
             .await
             .unwrap();
         let now = lab.now().await;

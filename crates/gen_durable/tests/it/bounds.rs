@@ -294,7 +294,7 @@ impl Job for Keyed {
 }
 
 const NO_REPAIR: &str =
-    "create or replace function S.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
+    "create or replace function S._repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
      returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
      language sql as 'select null::text, null::text, null::text, null::text, 0'";
 

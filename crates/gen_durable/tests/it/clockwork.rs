@@ -437,9 +437,9 @@ async fn a_timer_scan_costs_the_same_for_any_number_of_pending_fired_or_overdue_
         .await
         .unwrap();
     let scans = [
-        format!("select * from {schema}.upcoming(5, 5, 1000)"),
-        format!("select * from {schema}.due_timers(200, 5, 0, '-infinity', '{{}}', '{{}}')"),
-        format!("select * from {schema}.expire(200, 5, 0, '-infinity')"),
+        format!("select * from {schema}._upcoming(5, 5, 1000)"),
+        format!("select * from {schema}._due_timers(200, 5, 0, '-infinity', '{{}}', '{{}}')"),
+        format!("select * from {schema}._expire(200, 5, 0, '-infinity')"),
     ];
     let mut before = Vec::new();
     for scan in &scans {

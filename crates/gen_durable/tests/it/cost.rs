@@ -106,7 +106,7 @@ async fn a_running_engine_sends_nothing_but_picks_and_commits_for_its_work() {
     let sent = lab.statements();
     let hot = sent["pick.sql"] + sent["write_step_results.sql"];
     assert!(hot < 200, "2,001 jobs took {hot} statements: {sent:?}");
-    for name in ["give_back.sql", "resolve.sql", "lock.sql", "reap.sql"] {
+    for name in ["release_claims.sql", "resolve.sql", "lock.sql", "reap.sql"] {
         assert_eq!(sent.get(name), None, "{sent:?}");
     }
 }

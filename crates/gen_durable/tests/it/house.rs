@@ -30,10 +30,10 @@ const REAL_CLOCK: [&str; 37] = [
     "schema/tables/log_walks.sql",                      // when the next page of a walk is due
     "schema/tables/migrations.sql",                     // when a migration was installed
     "schema/tables/workers.sql",                        // since when a lease is good
-    "store/sql/adopt.sql",
-    "store/sql/attention.sql", // who is alive
+    "store/sql/grant_missing_leases.sql",
+    "store/sql/findings.sql", // who is alive
     "store/sql/backlog.sql",   // who is alive
-    "store/sql/bury.sql",
+    "store/sql/delete_expired_worker.sql",
     "store/sql/claim_lane_head.sql", // the lease of a claim, for people
     "store/sql/estimate.sql",  // who is alive
     "store/sql/expired.sql",
@@ -427,7 +427,7 @@ const RULES: [(&str, Rule, &str, &str); 17] = [
         "header of a function",
         functions_say_who_calls_them_and_what_they_lock,
         "schema/functions/pick.sql",
-        "-- Claims.\ncreate function gen_durable.pick()",
+        "-- Claims.\ncreate function gen_durable._pick()",
     ),
     (
         "long function",

@@ -314,7 +314,7 @@ async fn claims_and_commits_are_refused_above_read_committed() {
     let schema = pool.schema();
     for act in [
         format!(
-            "select * from {schema}.pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, 30, 0)"
+            "select * from {schema}._pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, 30, 0)"
         ),
         format!(
             "select * from {schema}._write_step_results('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '20ms')"

@@ -174,13 +174,13 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
         ),
         format!("select {schema}.cancel({id}, null, null, null, 'x')"),
         format!("select {schema}._notify_parents(array[{id}]::bigint[])"),
-        format!("select * from {schema}.expire(10)"),
+        format!("select * from {schema}._expire(10)"),
         format!("select {schema}.record('t', 'e', '1')"),
         format!(
-            "select * from {schema}.append(array['t'], array['e'], '{{}}', array['1'], '{{}}', '{{}}', '{{}}', 'wait')"
+            "select * from {schema}._append(array['t'], array['e'], '{{}}', array['1'], '{{}}', '{{}}', '{{}}', 'wait')"
         ),
         format!(
-            "select * from {schema}.project_open('t', 'p', 1, gen_random_uuid(), '{{e}}', 1, 1, null, false)"
+            "select * from {schema}._project_open('t', 'p', 1, gen_random_uuid(), '{{e}}', 1, 1, null, false)"
         ),
     ] {
         let refused = reader.batch_execute(&act).await.unwrap_err();

@@ -91,7 +91,7 @@ impl Stage {
 }
 
 const PICK: &str =
-    "select from S.pick(array['none'], array[1], array['none'], array[0::smallint], array['epoch'::timestamptz],
+    "select from S._pick(array['none'], array[1], array['none'], array[0::smallint], array['epoch'::timestamptz],
     array[0::bigint], array['m/1'], '00000000-0000-0000-0000-00000000000c', 60, 1)";
 
 /// Returns an enqueue into lane `l`, as a transaction of many statements sends it.
@@ -145,7 +145,7 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
         for text in [
             PICK,
             &enqueue_at_once("a"),
-            "select from S.repair('', '', '', '', 0)",
+            "select from S._repair('', '', '', '', 0)",
         ] {
             let text = text.replace("S.", &format!("{schema}."));
             // Measures the second run: the first one also pays for planning.
@@ -264,7 +264,7 @@ async fn a_repair_places_instances_below_the_watermark() {
     stage.pick().await;
     assert_eq!(stage.lane().await, "");
     stage
-        .run(&stage.client, "select from S.repair('', '', '', '', 100)")
+        .run(&stage.client, "select from S._repair('', '', '', '', 100)")
         .await;
     assert_eq!(stage.lane().await, "lost");
 }
@@ -279,7 +279,7 @@ async fn a_repair_lowers_a_watermark_above_the_sequence() {
         .run(&stage.client, "select setval('S.arrival_numbers', 50)")
         .await;
     stage
-        .run(&stage.client, "select from S.repair('', '', '', '', 100)")
+        .run(&stage.client, "select from S._repair('', '', '', '', 100)")
         .await;
     stage.run(&stage.client, &enqueue("new")).await;
     stage.run(&stage.client, PICK).await;
@@ -296,7 +296,7 @@ async fn a_repair_creates_a_missing_watermark() {
         )
         .await;
     stage
-        .run(&stage.client, "select from S.repair('', '', '', '', 100)")
+        .run(&stage.client, "select from S._repair('', '', '', '', 100)")
         .await;
     stage.run(&stage.client, &enqueue("second")).await;
     stage.run(&stage.client, PICK).await;

@@ -38,7 +38,7 @@ async fn load(
 fn pick(schema: &str, priorities: &str) -> String {
     let ranges = priorities.split(',').count();
     format!(
-        "select * from {schema}.pick(array['plan'], array[100], array_fill('plan'::text, array[{ranges}]),
+        "select * from {schema}._pick(array['plan'], array[100], array_fill('plan'::text, array[{ranges}]),
             array[{priorities}]::smallint[], array_fill('epoch'::timestamptz, array[{ranges}]),
             array_fill(0::bigint, array[{ranges}]), array['plan/1'], gen_random_uuid(), 60, 1)"
     )

@@ -111,7 +111,7 @@ async fn settle(client: &Client, schema: &str, which: &str) -> String {
 
 fn pick(schema: &str) -> String {
     format!(
-        "select * from {schema}.pick(array['plan'], array[100], array['plan'], array[0::smallint], array['epoch'::timestamptz],
+        "select * from {schema}._pick(array['plan'], array[100], array['plan'], array[0::smallint], array['epoch'::timestamptz],
             array[0::bigint], array['plan/1'], '{WORKER}', 60, 1)"
     )
 }

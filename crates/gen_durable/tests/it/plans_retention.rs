@@ -15,7 +15,7 @@ const PAGE: i64 = 1_000;
 const PAGES_PER_ROW: u64 = 40;
 
 fn collect(schema: &str) -> String {
-    format!("select * from {schema}.collect(86400, 86400, 600, {PAGE})")
+    format!("select * from {schema}._collect(86400, 86400, 600, {PAGE})")
 }
 
 /// Calls the collector once. Returns how many instances it deleted, and whether a page was full.

@@ -150,7 +150,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         None
     );
     let register = format!(
-        "select {schema}.register_schedule('nightly', 'R/PT1H', 'all', '2020-01-01', '2999-01-01', null)"
+        "select {schema}._register_schedule('nightly', 'R/PT1H', 'all', '2020-01-01', '2999-01-01', null)"
     );
     assert_eq!(text_of(&register).await, "new");
     assert_eq!(

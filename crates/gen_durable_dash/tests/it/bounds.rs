@@ -211,7 +211,7 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     ),
     (
         "findings",
-        include_str!("../../../gen_durable/src/store/sql/attention.sql"),
+        include_str!("../../../gen_durable/src/store/sql/findings.sql"),
         "5",
         35_000,
     ),

@@ -178,7 +178,7 @@ impl Look {
                 events: TRIM_BATCH,
                 idle_seconds,
             };
-            events::trim_logs(&connection, &page).await
+            events::_trim_logs(&connection, &page).await
         });
         trimmed.await.unwrap_or_else(|fault| {
             tracing::debug!(error = fault.message(), "could not trim the logs");

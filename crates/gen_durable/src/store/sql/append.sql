@@ -8,4 +8,4 @@ with bounded as materialized (
         case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end
 )
 select (made.row).pos, (made.row).arrival_no
-from (select gen_durable.append($1, $2, $3, $4, $5, $6, $7, $8) as row from bounded) made
+from (select gen_durable._append($1, $2, $3, $4, $5, $6, $7, $8) as row from bounded) made

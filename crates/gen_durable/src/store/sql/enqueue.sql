@@ -10,7 +10,7 @@ with durable as materialized (
 insert into gen_durable.instances
     (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent)
 select e.machine, e.machine_version, e.step, e.data::jsonb, e.state::jsonb, e.queue, coalesce(e.priority, 0), coalesce(e.tenant, ''),
-    gen_durable.due(e.due, e.delay), e.traceparent
+    gen_durable._due(e.due, e.delay), e.traceparent
 from durable
 cross join unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::smallint[], $8::text[],
             $9::timestamptz[], $10::float8[], $11::text[])

@@ -3,7 +3,7 @@
 -- statement takes its snapshot
 -- Returns the inbox and the children of instances that run ahead, after the answer to their commit
 -- was lost. Leaves out an instance if its claim was lost in the meantime (for example by a cancel).
-select i.id, gen_durable.inbox_of(i.id),
-    case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+select i.id, gen_durable._inbox_of(i.id),
+    case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end
 from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as claim(id, epoch, seq)
 join gen_durable.instances i on i.id = claim.id and i.claim_epoch = claim.epoch and i.step_seq = claim.seq + 1

@@ -7,7 +7,7 @@ select
         select from (select * from gen_durable.lanes limit 10001) l
         cross join lateral (
             select from gen_durable.instances i
-            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+            where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
               and i.tenant = l.tenant and i.lane_key = l.key
             limit 10001
         ) stands

@@ -2,7 +2,7 @@
 -- locks: the head of the lane, if it failed and blocks it; then the lane
 -- Cancels the failed head, which leaves its lane; the next pick promotes its successor. The parent
 -- was notified when the head failed. The row is locked before the arrival number is drawn: see
--- `pick`.
+-- `_pick`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

@@ -2,7 +2,7 @@
 -- locks: the head of the lane, if it failed and blocks it; waits for a transaction that has
 -- inserted its key and not committed yet
 -- Runs the failed head again at its step, as `retry.sql` does, and keeps its lane position. The row
--- is locked before an arrival number is drawn: see `pick`.
+-- is locked before an arrival number is drawn: see `_pick`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

@@ -11,7 +11,7 @@ with placed as materialized (
      from gen_durable.lanes l
      cross join lateral (
         select from gen_durable.instances i
-        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+        where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
           and i.tenant = l.tenant and i.lane_key = l.key
         order by i.lane_hash, i.lane_position
         limit 1
@@ -49,12 +49,12 @@ page as materialized (
 select page.tenant, page.key,
     (select count(*) from (
         select from gen_durable.instances i
-        where i.lane_hash = gen_durable.lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
+        where i.lane_hash = gen_durable._lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
           and i.tenant = page.tenant and i.lane_key = page.key
         limit 10001) depth),
     coalesce((select arrived.count from arrived where arrived.tenant = page.tenant and arrived.key = page.key), 0),
     (select i.id from gen_durable.instances i
-     where i.lane_hash = gen_durable.lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
+     where i.lane_hash = gen_durable._lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
        and i.tenant = page.tenant and i.lane_key = page.key
      order by i.lane_hash, i.lane_position
      limit 1)

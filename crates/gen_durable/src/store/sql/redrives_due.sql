@@ -1,6 +1,6 @@
 -- called by: store::projections::redrives     index: projection_failures_redrive, projections_pkey, projection_runs_open
 -- locks: nothing
--- Leaves out redrives that project_open would block: the cursor is before the event, or a run is
+-- Leaves out redrives that _project_open would block: the cursor is before the event, or a run is
 -- open.
 select f.tenant, f.projection, f.position
 from gen_durable.projection_failures f

@@ -5,7 +5,7 @@
 -- of the step, so the idempotency key stays; with $2 another step is entered. A settled child was
 -- already counted at its parent's join and does not count again; a stuck child was not counted, and
 -- still counts. An instance that has left its lane is appended to the lane; an instance that blocks
--- its lane runs at its position. The row is locked before an arrival number is drawn: see `pick`.
+-- its lane runs at its position. The row is locked before an arrival number is drawn: see `_pick`.
 with stood as materialized (
     select i.id, i.step from gen_durable.instances i
     where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')

@@ -1,3 +1,3 @@
 -- called by: store::schedule::set     index: schedules_pkey, timers_next
 -- locks: the schedule's row, then its pending timer
-select gen_durable.set_schedule($1, $2, $3, $4, $5, $6, $7)
+select gen_durable._set_schedule($1, $2, $3, $4, $5, $6, $7)

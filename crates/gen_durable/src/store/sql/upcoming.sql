@@ -1,3 +1,3 @@
 -- called by: store::timer::upcoming     index: timers_due, instances_deadlines
 -- locks: nothing
-select due_at, is_timer, now from gen_durable.upcoming($1, $2, $3)
+select due_at, is_timer, now from gen_durable._upcoming($1, $2, $3)

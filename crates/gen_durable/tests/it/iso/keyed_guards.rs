@@ -191,7 +191,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         false,
         &[(
             "_cancel_live",
-            "if not gen_durable.looks_anew() then",
+            "if not gen_durable._is_read_committed() then",
             "if false then",
         )],
         "lane with a worker",
@@ -203,7 +203,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         false,
         &[(
             "conclude",
-            "if cardinality(freeing) > 0 and looks_anew then",
+            "if cardinality(freeing) > 0 and _is_read_committed then",
             "if cardinality(freeing) > 0 then",
         )],
         "lane arriving",

@@ -41,7 +41,7 @@ pub(super) const WITNESSES: &str = "
                 perform S.signal(one.id, null, null, null, 'a', '1');
             end loop;
             update S.instances i set eligible_at = S.clock() where i.status = 'runnable' and i.eligible_at > S.clock();
-            perform from S.pick(array['default'], array[10], array['default', 'default'], array[-1, 0]::smallint[],
+            perform from S._pick(array['default'], array[10], array['default', 'default'], array[-1, 0]::smallint[],
                 array['-infinity', '-infinity']::timestamptz[], array[0, 0]::bigint[], array['m/1'],
                 '00000000-0000-0000-0000-00000000000b', 60, 1);
             for one in
@@ -219,7 +219,7 @@ pub(super) async fn violations(
     }
     // No case may need a repair, except where the setup itself lacks a head or a holder.
     if setup.name.contains("without") {
-        ask(driver, "select S.repair('', '', '', '', 100)::text").await;
+        ask(driver, "select S._repair('', '', '', '', 100)::text").await;
     }
     ask(
         driver,

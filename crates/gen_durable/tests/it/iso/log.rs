@@ -31,7 +31,7 @@ const FIXTURE: &str = "
     create function S.iso_project(worker uuid) returns text language plpgsql as $$
     declare e record; old bigint; new bigint; gen int; sum bigint;
     begin
-        for e in select * from S.project_open('t', 'p', 1, worker, array['e'], 10, 1000000, null, true) loop
+        for e in select * from S._project_open('t', 'p', 1, worker, array['e'], 10, 1000000, null, true) loop
             if e.verdict is not null then
                 if e.verdict <> 'go' then return e.verdict; end if;
                 old := e.scope_position; new := old; gen := e.generation;
@@ -44,7 +44,7 @@ const FIXTURE: &str = "
         if new = old then return 'idle'; end if;
         perform S.iso_gate();
         perform S.iso_add(gen, sum, new - old);
-        if not S.project_close('t', 'p', gen, old, new, 0, worker, 0) then
+        if not S._project_close('t', 'p', gen, old, new, 0, worker, 0) then
             raise exception 'the cursor has moved' using errcode = 'IS001';
         end if;
         return 'moved';
@@ -52,7 +52,7 @@ const FIXTURE: &str = "
     create function S.iso_fill(worker uuid, swaps boolean) returns text language plpgsql as $$
     declare e record; old bigint; new bigint; gen int; live bigint; kind text; sum bigint; moved boolean;
     begin
-        for e in select * from S.run_open(1, 1, worker, array['e'], 10, 1000000, null, swaps) loop
+        for e in select * from S._run_open(1, 1, worker, array['e'], 10, 1000000, null, swaps) loop
             if e.verdict is not null then
                 if e.verdict <> 'go' then return e.verdict; end if;
                 old := e.run_position; new := old; gen := e.run_generation; live := e.scope_position; kind := e.kind;
@@ -69,7 +69,7 @@ const FIXTURE: &str = "
             if moved is null then raise exception 'the run has moved' using errcode = 'IS001'; end if;
         end if;
         if swaps and kind = 'shadow' and new >= live then
-            if not S.run_swap(1, 1) then raise exception 'live has moved' using errcode = 'IS001'; end if;
+            if not S._run_swap(1, 1) then raise exception 'live has moved' using errcode = 'IS001'; end if;
             return 'swapped';
         end if;
         return 'filled';
@@ -124,13 +124,13 @@ fn act(name: &str) -> Act {
     let begin = "select S.iso_gate();";
     let sql = match name {
         "append" => format!(
-            "{begin} select * from S.append(array['t', 't'], array['e', 'e'], '{{}}', array['1', '2'], '{{}}', '{{}}', '{{}}', 'wait')"
+            "{begin} select * from S._append(array['t', 't'], array['e', 'e'], '{{}}', array['1', '2'], '{{}}', '{{}}', '{{}}', 'wait')"
         ),
         "append, if free" => {
-            "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'skip')".into()
+            "select * from S._append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'skip')".into()
         }
         "record" => "select S.record('t', 'e', '1')".into(),
-        "place" => "select * from S.place_events(array['t'])".into(),
+        "place" => "select * from S._place_events(array['t'])".into(),
         "project" => format!("{begin} select S.iso_project({worker})"),
         "fill" => format!("{begin} select S.iso_fill({worker}, false)"),
         "swap" | "replay" => format!("{begin} select S.iso_fill({worker}, true)"),
@@ -150,7 +150,7 @@ fn act(name: &str) -> Act {
 
 /// Places and projects all committed events, as the next poll would.
 const QUIET: &str = "
-    select * from S.place_events(array['t'], true);
+    select * from S._place_events(array['t'], true);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);";
 
@@ -191,7 +191,7 @@ struct Case {
     /// The SQL to run after all acts have ended.
     after: &'static str,
     invariants: &'static str,
-    /// Whether there is a gate in `append` between the lock of the head and the read of the log
+    /// Whether there is a gate in `_append` between the lock of the head and the read of the log
     /// position.
     gated: bool,
 }
@@ -449,7 +449,7 @@ async fn removing_any_one_guard_of_the_event_log_breaks_an_invariant() {
             "the kit does not detect that {name} is missing: {wrong:?}"
         );
     }
-    // The lock in `project_open` only saves work: without it, the check of the cursor suffices.
+    // The lock in `_project_open` only saves work: without it, the check of the cursor suffices.
     let unlocked = [("project_open", "for no key update skip locked", "")];
     let (count, wrong) = play(&case_named("project × project"), &unlocked, None).await;
     super::assert_nothing_wrong(count, &wrong);

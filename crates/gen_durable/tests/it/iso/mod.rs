@@ -615,7 +615,7 @@ async fn a_backend_killed_at_any_inner_statement_leaves_nothing_and_blocks_no_ot
     let begun = std::time::Instant::now();
     let mut races = Vec::new();
     for (setup, [killed, survivor]) in KILLED {
-        // `fire` has more inner statements than any other act: gates up to the statement that
+        // `_fire` has more inner statements than any other act: gates up to the statement that
         // inserts the next timer, and only some of the orders.
         let (gates, at_most) = if killed.starts_with("fire") {
             (7, 20)

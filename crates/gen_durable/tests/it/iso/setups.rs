@@ -2,7 +2,7 @@
 //!
 //! An executing instance has `claim_epoch` 5 and `step_seq` 3, and is claimed by a worker with an
 //! expired lease, so that the reaper can reap it. A waiting instance has a deadline that is due, so
-//! that `expire` finds it. A settled instance settled an hour ago.
+//! that `_expire` finds it. A settled instance settled an hour ago.
 
 use super::acts::Act;
 

@@ -191,7 +191,7 @@ async fn repair_promotes_the_successor_of_a_head_deleted_by_hand() {
     assert_eq!(lane.head.unwrap().instance.status, Status::Queued);
     let repair = statement(
         &lab,
-        "select repaired from gen_durable.repair('', '', '', '', 500)",
+        "select repaired from gen_durable._repair('', '', '', '', 500)",
     );
     assert_eq!(
         sql()
@@ -388,7 +388,7 @@ async fn a_child_of_a_collected_parent_is_reaped_and_set_aside() {
         lab.row_of(Id::<Walk>::from_raw(child)).await.status,
         Status::Stuck
     );
-    let delete_worker = statement(&lab, include_str!("../../../src/store/sql/bury.sql"));
+    let delete_worker = statement(&lab, include_str!("../../../src/store/sql/delete_expired_worker.sql"));
     assert_eq!(
         sql()
             .await

@@ -36,22 +36,22 @@ async fn pages(client: &mut Client, pool: &Pool, text: &str) -> u64 {
 const HOT: [(&str, &str, u64); 5] = [
     (
         "append",
-        "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'wait')",
+        "select * from S._append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'wait')",
         150,
     ),
     (
         "place_events",
-        "select * from S.place_events(array['t'])",
+        "select * from S._place_events(array['t'])",
         100,
     ),
     (
         "discover",
-        "select * from S.discover(pg_current_snapshot(), (select max(arrival_no) - 10 from S.events), 1000)",
+        "select * from S._discover(pg_current_snapshot(), (select max(arrival_no) - 10 from S.events), 1000)",
         150,
     ),
     (
         "project_open",
-        "select * from S.project_open('t', 'p', 1, gen_random_uuid(), array['e'], 100, 1000000, null, true)",
+        "select * from S._project_open('t', 'p', 1, gen_random_uuid(), array['e'], 100, 1000000, null, true)",
         400,
     ),
     (
@@ -105,7 +105,7 @@ async fn event_placement_does_not_scan_placed_events_under_an_old_snapshot() {
         .unwrap();
     let (record, place) = (
         render("select S.record('t', 'e', to_jsonb(repeat('x', 1700)))"),
-        render("select * from S.place_events(array['t'])"),
+        render("select * from S._place_events(array['t'])"),
     );
     for _ in 0..600 {
         client.batch_execute(&record).await.unwrap();
@@ -114,13 +114,13 @@ async fn event_placement_does_not_scan_placed_events_under_an_old_snapshot() {
     let recent = pages(
         &mut client,
         &pool,
-        "select * from S.place_events(array['t'])",
+        "select * from S._place_events(array['t'])",
     )
     .await;
     let full = pages(
         &mut client,
         &pool,
-        "select * from S.place_events(array['t'], true)",
+        "select * from S._place_events(array['t'], true)",
     )
     .await;
     println!("a scan from the last position: {recent} pages; from the beginning: {full}");
@@ -144,15 +144,15 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
         (
             "scopes_behind",
             format!(
-                "select * from S.scopes_behind(array['p', 'q'], array[1, 1], array[false, false], {worker}, 100, 0, 0, false)"
+                "select * from S._scopes_behind(array['p', 'q'], array[1, 1], array[false, false], {worker}, 100, 0, 0, false)"
             ),
             // Per tenant and projection: one index probe for the cursor and one for the end of the
             // log, and the pages that planning reads.
             100 * 2 * 20,
         ),
         (
-            "trim_logs",
-            "select * from S.trim_logs(86400, array['p', 'q'], 100, 1000, 0)".to_owned(),
+            "_trim_logs",
+            "select * from S._trim_logs(86400, array['p', 'q'], 100, 1000, 0)".to_owned(),
             100 * 10,
         ),
     ];

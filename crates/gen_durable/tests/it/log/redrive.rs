@@ -212,7 +212,7 @@ async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
 async fn a_redrive_is_refused_under_the_scope_lock_while_a_run_is_open() {
     let (lab, schema) = parked().await;
     let lab = lab.project_instead(parks(&schema, &[]));
-    let open = "select verdict, pos from S.project_open('t', 'board', 1, gen_random_uuid(), array['paid'], 1, 1000, 2, true)";
+    let open = "select verdict, pos from S._project_open('t', 'board', 1, gen_random_uuid(), array['paid'], 1, 1000, 2, true)";
     let verdict = async || rows(&lab, open).await[0][0].clone();
     assert_eq!(verdict().await, "blocked", "no redrive was requested");
     redrive(&lab).await;

@@ -7,7 +7,7 @@ use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually, sql_at};
 
 /// Reads a page of two tenants of the walk of `board`.
-const PAGE: &str = "select tenant, more from S.scopes_behind(array['board'], array[1], array[false], gen_random_uuid(), 2, 0, 0, false)";
+const PAGE: &str = "select tenant, more from S._scopes_behind(array['board'], array[1], array[false], gen_random_uuid(), 2, 0, 0, false)";
 
 #[tokio::test]
 async fn one_worker_at_a_time_reads_a_page_and_the_pages_cover_all_tenants() {

@@ -15,7 +15,7 @@ use super::{
 };
 
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
-const RELEASE_CLAIMS: &str = include_str!("../../../src/store/sql/give_back.sql");
+const RELEASE_CLAIMS: &str = include_str!("../../../src/store/sql/release_claims.sql");
 const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
 /// The maximum number of steps that run at the same time.
 const RUNNING_MAX: usize = 3;
@@ -194,7 +194,7 @@ impl Harness {
             Act::Expire => {
                 let rows = self
                     .ask(
-                        "select id from gen_durable.expire(1000) where id is not null",
+                        "select id from gen_durable._expire(1000) where id is not null",
                         &[],
                     )
                     .await?;
