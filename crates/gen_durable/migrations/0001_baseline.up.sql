@@ -676,10 +676,10 @@ create table gen_durable.audit (
     via       text not null,                         -- dashboard, command
     act       text not null,
     subject   text not null, -- the instance, lane, queue or schedule it is about
-    went_well boolean,
+    succeeded boolean,
     outcome   text,
     ended_at  timestamptz,
-    constraint audit_has_an_end check ((ended_at is null) = (outcome is null) and (outcome is null) = (went_well is null))
+    constraint audit_end_is_complete check ((ended_at is null) = (outcome is null) and (outcome is null) = (succeeded is null))
 );
 
 -- schema/functions/_is_read_committed.sql

@@ -18,13 +18,13 @@ const TEXT_BYTES_MAX: usize = 1_000;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditEntry {
     /// The authenticated user.
-    pub who: String,
+    pub actor: String,
     /// The source of the request, if known: an address.
-    pub place: Option<String>,
+    pub source: Option<String>,
     /// The channel of the request: `dashboard`, `command`, or the name of your own tool.
-    pub via: String,
+    pub channel: String,
     /// The action: `cancel`.
-    pub act: String,
+    pub action: String,
     /// The object of the action: `instance 42`.
     pub subject: String,
 }
@@ -33,13 +33,13 @@ impl AuditEntry {
     /// Returns the entry with texts that a row can store.
     fn kept(&self) -> AuditEntry {
         AuditEntry {
-            who: cut(&self.who, NAME_BYTES_MAX),
-            place: self
-                .place
+            actor: cut(&self.actor, NAME_BYTES_MAX),
+            source: self
+                .source
                 .as_deref()
-                .map(|place| cut(place, NAME_BYTES_MAX)),
-            via: cut(&self.via, NAME_BYTES_MAX),
-            act: cut(&self.act, NAME_BYTES_MAX),
+                .map(|source| cut(source, NAME_BYTES_MAX)),
+            channel: cut(&self.channel, NAME_BYTES_MAX),
+            action: cut(&self.act, NAME_BYTES_MAX),
             subject: cut(&self.subject, TEXT_BYTES_MAX),
         }
     }
@@ -73,11 +73,11 @@ impl Audit {
     ///
     /// # Errors
     /// The database is away.
-    pub async fn begin(&self, deed: &AuditEntry) -> Result<i64, Error> {
-        let deed = deed.kept();
+    pub async fn begin(&self, entry: &AuditEntry) -> Result<i64, Error> {
+        let entry = entry.kept();
         let made = self
             .pool
-            .apart(move |connection| async move { audit::begin(&connection, &deed).await })
+            .apart(move |connection| async move { audit::begin(&connection, &entry).await })
             .await?;
         made.map_err(|fault| fault.into_error("write an audit entry"))?
             .ok_or_else(|| Error::broken("the audit entry returned no row"))
@@ -91,17 +91,17 @@ impl Audit {
     pub async fn end(
         &self,
         record: i64,
-        deed: &AuditEntry,
+        entry: &AuditEntry,
         outcome: Result<&str, &str>,
     ) -> Result<bool, Error> {
-        let (went_well, outcome) = match outcome {
+        let (succeeded, outcome) = match outcome {
             Ok(outcome) => (true, outcome),
             Err(why) => (false, why),
         };
-        let (deed, outcome) = (deed.kept(), cut(outcome, TEXT_BYTES_MAX));
+        let (entry, outcome) = (entry.kept(), cut(outcome, TEXT_BYTES_MAX));
         self.pool
             .apart(move |connection| async move {
-                audit::end(&connection, record, &deed, went_well, &outcome).await
+                audit::end(&connection, record, &entry, succeeded, &outcome).await
             })
             .await?
             .map_err(|fault| fault.into_error("complete an audit entry"))

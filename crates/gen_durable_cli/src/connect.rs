@@ -22,12 +22,12 @@ static ACT: OnceLock<(Client, i64, AuditEntry)> = OnceLock::new();
 
 /// Records the outcome of this command, if it wrote an audit entry.
 pub(crate) async fn record_outcome<T>(ended: &anyhow::Result<T>) {
-    let Some((client, record, deed)) = ACT.get() else {
+    let Some((client, record, entry)) = ACT.get() else {
         return;
     };
     let message = ended.as_ref().map(|_| "done").map_err(ToString::to_string);
     let outcome = message.as_ref().copied().map_err(String::as_str);
-    if let Err(error) = client.audit().end(*record, deed, outcome).await {
+    if let Err(error) = client.audit().end(*record, entry, outcome).await {
         tracing::warn!(%error, "the outcome of this command was not written to the audit log");
     }
 }
@@ -67,7 +67,7 @@ impl Database {
     ) -> anyhow::Result<Client> {
         let client = self.client().await?;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-        let deed = AuditEntry {
+        let entry = AuditEntry {
             who: user(),
             place: host
                 .map(|host| host.trim().to_owned())
@@ -76,8 +76,8 @@ impl Database {
             act: act.to_owned(),
             subject: subject.into(),
         };
-        let record = client.audit().begin(&deed).await?;
-        let _ = ACT.set((client.clone(), record, deed));
+        let record = client.audit().begin(&entry).await?;
+        let _ = ACT.set((client.clone(), record, entry));
         Ok(client)
     }
 

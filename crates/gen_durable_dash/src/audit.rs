@@ -87,12 +87,12 @@ impl Audit {
         on: String,
         outcome: Result<String, String>,
     ) {
-        let (went_well, said) = match &outcome {
+        let (succeeded, said) = match &outcome {
             Ok(said) => (true, said),
             Err(said) => (false, said),
         };
         let place = by.place.as_deref().unwrap_or_default();
-        tracing::info!(target: "gen_durable_dash::audit", by = %by.name, from = %place, act, on = %on, went_well, outcome = %said, "{act}");
+        tracing::info!(target: "gen_durable_dash::audit", by = %by.name, from = %place, act, on = %on, succeeded, outcome = %said, "{act}");
         let entry = Entry { act, on, outcome };
         if let Some(notes) = &by.notes {
             let mut note = notes.note.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,10 +103,10 @@ impl Audit {
         }
         let (store, by) = (self.store.clone(), by.clone());
         tokio::spawn(async move {
-            let deed = deed(&by, entry.act, &entry.on);
-            let written = match store.begin(&deed).await {
+            let entry = entry(&by, entry.act, &entry.on);
+            let written = match store.begin(&entry).await {
                 Ok(id) => store
-                    .end(id, &deed, outcome_text(&entry.outcome))
+                    .end(id, &entry, outcome_text(&entry.outcome))
                     .await
                     .map(drop),
                 Err(error) => Err(error),
@@ -124,7 +124,7 @@ impl Audit {
         next: Next,
     ) -> Response {
         let path = request.uri().path().to_owned();
-        let begun = deed(&by, request.method().as_str(), &path);
+        let begun = entry(&by, request.method().as_str(), &path);
         let record = match shared.audit.store.begin(&begun).await {
             Ok(record) => record,
             Err(error) => {
@@ -140,15 +140,15 @@ impl Audit {
                 .catch_unwind()
                 .await
                 .unwrap_or_else(|_| handler_panicked());
-            let (deed, outcome) = match notes.close() {
-                Some(entry) => (deed(&by, entry.act, &entry.on), entry.outcome),
+            let (entry, outcome) = match notes.close() {
+                Some(entry) => (entry(&by, entry.act, &entry.on), entry.outcome),
                 None => (begun, outcome_of(&answer)),
             };
             warn_if_failed(
                 shared
                     .audit
                     .store
-                    .end(record, &deed, outcome_text(&outcome))
+                    .end(record, &entry, outcome_text(&outcome))
                     .await
                     .map(drop),
             );
@@ -158,7 +158,7 @@ impl Audit {
     }
 }
 
-fn deed(by: &Caller, act: &str, on: &str) -> AuditEntry {
+fn entry(by: &Caller, act: &str, on: &str) -> AuditEntry {
     AuditEntry {
         who: by.name.clone(),
         place: by.place.clone(),

@@ -431,7 +431,7 @@ fn schemas() -> Value {
                 "*via",
                 "*act",
                 "*on",
-                "went_well: boolean?",
+                "succeeded: boolean?",
                 "outcome: string?",
                 "ended_at: string?",
             ]),

@@ -5,13 +5,13 @@
 create table gen_durable.audit (
     id        bigint generated always as identity primary key,
     at        timestamptz not null default gen_durable.clock(),
-    who       text not null,                         -- the authenticated user
-    place     text,                                  -- the address of the user, if it is known
-    via       text not null,                         -- dashboard, command
-    act       text not null,
+    actor       text not null,                         -- the authenticated user
+    source     text,                                  -- the address of the user, if it is known
+    channel       text not null,                         -- dashboard, command
+    action       text not null,
     subject   text not null, -- the instance, lane, queue or schedule it is about
-    went_well boolean,
+    succeeded boolean,
     outcome   text,
     ended_at  timestamptz,
-    constraint audit_has_an_end check ((ended_at is null) = (outcome is null) and (outcome is null) = (went_well is null))
+    constraint audit_end_is_complete check ((ended_at is null) = (outcome is null) and (outcome is null) = (succeeded is null))
 );

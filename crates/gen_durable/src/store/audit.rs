@@ -27,18 +27,18 @@ sql!(LIST, "audit.sql", [INT8, INT4]);
 const PAGE_MAX: usize = 200;
 
 /// Records an action that is about to begin. Returns the id of the record.
-pub(crate) async fn begin(connection: &Connection, deed: &AuditEntry) -> Result<Option<i64>, Fault> {
+pub(crate) async fn begin(connection: &Connection, entry: &AuditEntry) -> Result<Option<i64>, Fault> {
     let AuditEntry {
-        who,
-        place,
-        via,
-        act,
+        actor,
+        source,
+        channel,
+        action,
         subject,
-    } = deed;
+    } = entry;
     let rows = connection
         .query(
             &BEGIN,
-            &[who, place, via, act, subject, &KEPT_MAX, &KEPT_DAYS],
+            &[actor, source, channel, action, subject, &KEPT_MAX, &KEPT_DAYS],
         )
         .await?;
     rows.first().map(|row| column(row, 0)).transpose()
@@ -49,11 +49,11 @@ pub(crate) async fn begin(connection: &Connection, deed: &AuditEntry) -> Result<
 pub(crate) async fn end(
     connection: &Connection,
     id: i64,
-    deed: &AuditEntry,
-    went_well: bool,
+    entry: &AuditEntry,
+    succeeded: bool,
     outcome: &str,
 ) -> Result<bool, Fault> {
-    let params: &[Param<'_>] = &[&id, &deed.act, &deed.subject, &went_well, &outcome];
+    let params: &[Param<'_>] = &[&id, &entry.act, &entry.subject, &succeeded, &outcome];
     Ok(!connection.act_alone(&END, params).await?.is_empty())
 }
 
@@ -66,18 +66,18 @@ pub struct AuditRecord {
     /// When the action began.
     pub at: Timestamp,
     /// The authenticated user.
-    pub who: String,
+    pub actor: String,
     /// The address that the action came from, if it is known.
-    pub place: Option<String>,
+    pub source: Option<String>,
     /// The tool that was used: `dashboard`, `command`.
-    pub via: String,
+    pub channel: String,
     /// The action.
-    pub act: String,
+    pub action: String,
     /// The object of the action.
     pub subject: String,
     /// Whether the action succeeded. `None`: its end was never recorded, so the action may have
     /// happened or not.
-    pub went_well: Option<bool>,
+    pub succeeded: Option<bool>,
     /// The outcome, in words.
     pub outcome: Option<String>,
     /// When the action ended.
@@ -109,12 +109,12 @@ fn entry(row: &Row) -> Result<AuditRecord, Fault> {
     Ok(AuditRecord {
         id: column(row, 0)?,
         at: column(row, 1)?,
-        who: column(row, 2)?,
-        place: column(row, 3)?,
-        via: column(row, 4)?,
-        act: column(row, 5)?,
+        actor: column(row, 2)?,
+        source: column(row, 3)?,
+        channel: column(row, 4)?,
+        action: column(row, 5)?,
         subject: column(row, 6)?,
-        went_well: column(row, 7)?,
+        succeeded: column(row, 7)?,
         outcome: column(row, 8)?,
         ended_at: column(row, 9)?,
     })

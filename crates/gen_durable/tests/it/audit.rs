@@ -2,12 +2,12 @@
 
 use gen_durable::{AuditEntry, Lab};
 
-fn entry(act: &str, subject: &str) -> AuditEntry {
+fn entry(action: &str, subject: &str) -> AuditEntry {
     AuditEntry {
-        who: "ann".into(),
-        place: None,
-        via: "test".into(),
-        act: act.into(),
+        actor: "ann".into(),
+        source: None,
+        channel: "test".into(),
+        action: action.into(),
         subject: subject.into(),
     }
 }
@@ -19,7 +19,7 @@ async fn an_audit_entry_is_written_before_the_action_and_completed_after_it() {
     let first = audit.begin(&entry("cancel", "instance 1")).await.unwrap();
     let begun = inspect.audit(None, 10).await.unwrap();
     assert_eq!(
-        (begun[0].id, begun[0].went_well, &begun[0].outcome),
+        (begun[0].id, begun[0].succeeded, &begun[0].outcome),
         (first, None, &None)
     );
     assert!(
@@ -55,7 +55,7 @@ async fn an_audit_entry_is_written_before_the_action_and_completed_after_it() {
     );
     let lines = inspect.audit(None, 10).await.unwrap();
     assert_eq!(
-        (lines[0].act.as_str(), lines[0].went_well),
+        (lines[0].action.as_str(), lines[0].succeeded),
         ("nul \u{fffd}", Some(false))
     );
     assert_eq!(lines[0].outcome.as_deref(), Some("re\u{fffd}fused"));
@@ -77,8 +77,8 @@ async fn a_new_audit_entry_deletes_expired_entries_and_those_beyond_the_maximum(
     let schema = lab.pool().schema();
     let tx = lab.owner().begin().await.unwrap();
     let text = format!(
-        "insert into {schema}.audit (at, who, via, act, subject) select {schema}.clock() - interval '401 d', 'a', 'b', 'c', g::text
-         from generate_series(1, 25) g; insert into {schema}.audit (who, via, act, subject) values ('a', 'b', 'c', 'recent')"
+        "insert into {schema}.audit (at, actor, channel, action, subject) select {schema}.clock() - interval '401 d', 'a', 'b', 'c', g::text
+         from generate_series(1, 25) g; insert into {schema}.audit (actor, channel, action, subject) values ('a', 'b', 'c', 'recent')"
     );
     tx.batch_execute(&text).await.unwrap();
     tx.commit().await.unwrap();

@@ -49,9 +49,9 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         rows.add([
             line.id.to_string(),
             relative(line.at, now),
-            line.who.clone(),
-            line.place.clone().unwrap_or_else(|| line.via.clone()),
-            line.act.clone(),
+            line.actor.clone(),
+            line.source.clone().unwrap_or_else(|| line.channel.clone()),
+            line.action.clone(),
             short(&safe(&line.subject), TEXT_CHARS),
             short(
                 &safe(line.outcome.as_deref().unwrap_or("no outcome was recorded")),
@@ -69,8 +69,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 
 fn as_json(line: &AuditRecord) -> Value {
     json!({
-        "id": line.id, "at": line.at.to_string(), "who": line.who, "from": line.place, "via": line.via, "act": line.act,
-        "subject": line.subject, "went_well": line.went_well, "outcome": line.outcome,
+        "id": line.id, "at": line.at.to_string(), "actor": line.actor, "from": line.source, "channel": line.channel, "action": line.action,
+        "subject": line.subject, "succeeded": line.succeeded, "outcome": line.outcome,
         "ended_at": line.ended_at.map(|at| at.to_string()),
     })
 }

@@ -28,7 +28,7 @@ async fn commands_are_recorded_with_their_actor_and_outcome() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|act| (&act["act"], &act["subject"], &act["went_well"]))
+        .map(|action| (&action["action"], &action["subject"], &action["succeeded"]))
         .collect();
     assert_eq!(
         recorded,
@@ -40,7 +40,7 @@ async fn commands_are_recorded_with_their_actor_and_outcome() {
         ]
     );
     assert!(
-        acts.to_string().contains("\"via\":\"command\"") && !acts.to_string().contains("hunter2"),
+        acts.to_string().contains("\"channel\":\"command\"") && !acts.to_string().contains("hunter2"),
         "{acts}"
     );
     let page = db.json(&["audit", "--limit", "1", "--before", "4"]);

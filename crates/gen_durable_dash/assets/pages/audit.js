@@ -14,7 +14,7 @@ export function Audit({ live }) {
     <${Table} label="Audit log" head=${['time', 'user', 'source', 'action', 'subject', 'outcome']}>
       ${acts.map((act) => html`<tr key=${act.id}><td><${Time} at=${act.at} now=${live.now} /></td><td>${act.by}</td><td title=${`through the ${act.via}`}>${act.from ?? html`<span class="faint">${act.via}</span>`}</td>
         <td>${act.act}</td><td class="cut" title=${act.on}>${act.on}</td>
-        <td class=${`cut ${act.went_well === false ? 'error-text' : ''}`} title=${act.outcome ?? ''}>${act.outcome ?? html`<span class="warn">outcome not recorded: the action may or may not have taken effect</span>`}</td></tr>`)}
+        <td class=${`cut ${act.succeeded === false ? 'error-text' : ''}`} title=${act.outcome ?? ''}>${act.outcome ?? html`<span class="warn">outcome not recorded: the action may or may not have taken effect</span>`}</td></tr>`)}
     <//>`}
     <${LoadMore} pages=${pages} what="action" />
   <//>`;

@@ -48,15 +48,15 @@ pub(crate) async fn list(
         .map(|last| last.id.to_string());
     let acts: Vec<Value> = acts
         .iter()
-        .map(|act| line(act, &shared.options.redaction))
+        .map(|action| line(action, &shared.options.redaction))
         .collect();
     Ok(Json(json!({"acts": acts, "next": next})))
 }
 
-fn line(act: &AuditRecord, redaction: &Redaction) -> Value {
+fn line(action: &AuditRecord, redaction: &Redaction) -> Value {
     json!({
-        "id": act.id.to_string(), "at": act.at.to_string(), "by": act.who, "from": act.place, "via": act.via, "act": act.act,
-        "on": redaction.text(&act.subject), "went_well": act.went_well,
-        "outcome": act.outcome.as_deref().map(|outcome| redaction.text(outcome)), "ended_at": time(act.ended_at),
+        "id": action.id.to_string(), "at": action.at.to_string(), "by": action.actor, "from": action.source, "channel": action.channel, "action": action.act,
+        "on": redaction.text(&action.subject), "succeeded": action.succeeded,
+        "outcome": action.outcome.as_deref().map(|outcome| redaction.text(outcome)), "ended_at": time(action.ended_at),
     })
 }

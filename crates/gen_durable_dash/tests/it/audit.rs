@@ -45,7 +45,7 @@ async fn every_changing_route_writes_an_audit_record_with_its_outcome() {
             "{last}"
         );
         assert_eq!(
-            last["went_well"],
+            last["succeeded"],
             answer.status.is_success(),
             "{path}: {} {last}",
             answer.text
@@ -152,7 +152,7 @@ async fn an_action_runs_and_is_recorded_to_its_end_if_the_client_disconnects() {
     );
     holder.rollback().await.unwrap();
     eventually("the action has ended", async || {
-        acts(&server).await[0]["went_well"] == true
+        acts(&server).await[0]["succeeded"] == true
     })
     .await;
     let over = acts(&server).await[0].clone();
@@ -182,7 +182,7 @@ async fn an_audit_record_names_user_and_address_and_accepts_any_input() {
     let acts = server.ask("GET", "/api/v1/audit", &[], "").await.json();
     let act = &acts["acts"][0];
     assert_eq!(
-        (&act["from"], &act["went_well"]),
+        (&act["from"], &act["succeeded"]),
         (&json!("10.1.2.3"), &json!(false)),
         "{act}"
     );

@@ -59,7 +59,7 @@ async fn plant_corpus(server: &TestServer) {
                 [&name, &evil.to_owned()],
             ),
             (
-                "insert into SCHEMA.audit (who, place, via, act, subject, went_well, outcome, ended_at)
+                "insert into SCHEMA.audit (who, place, via, act, subject, succeeded, outcome, ended_at)
                  values ($2, $2, $2, $1, $2, true, $2, statement_timestamp())",
                 [&name, &evil.to_owned()],
             ),

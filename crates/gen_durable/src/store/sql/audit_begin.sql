@@ -4,7 +4,7 @@
 -- Inserts an audit row and deletes those of the ten oldest that exceed the maximum number ($6) or
 -- age ($7). Two deletions per insertion would be enough to keep the bound.
 with made as (
-    insert into gen_durable.audit (who, place, via, act, subject) values ($1, $2, $3, $4, $5) returning id
+    insert into gen_durable.audit (actor, source, channel, action, subject) values ($1, $2, $3, $4, $5) returning id
 ),
 old as materialized (
     select a.id, a.at from gen_durable.audit a order by a.id limit 10 for update skip locked
