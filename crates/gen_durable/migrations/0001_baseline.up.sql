@@ -186,7 +186,7 @@ create table gen_durable.instances (
     key_scope gen_durable.durable_status[],
     -- The claim_epoch under which its step began; written only if crash_count > 0.
     begun_epoch      bigint,
-    constraint instances_executing_has_an_owner check (
+    constraint instances_executing_has_worker check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
     constraint instances_terminal_is_settled check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null)),
     constraint instances_counts_are_not_negative check (
@@ -468,7 +468,7 @@ create table gen_durable.timers (
     started_id  bigint,                              -- the instance that it started
     remaining   int, -- how many occurrences may follow; null: no limit
     missed_count int not null default 0,             -- missed occurrences that this one stands for
-    by_hand     boolean not null default false,
+    manual     boolean not null default false,
     state       text not null default 'pending',
     missed      text not null,
     cycle       text not null,
@@ -486,7 +486,7 @@ create index timers_due on gen_durable.timers (due_at, id) where state = 'pendin
 -- The timers of a wait, for the end of the wait.
 create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
 -- A schedule has one occurrence ahead of it, and no occurrence happens twice.
-create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
+create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not manual;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
 -- Ended timers, for the collector.
 create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;
@@ -602,7 +602,7 @@ create table gen_durable.projection_runs (
     projection  text not null,
     kind        text not null,                       -- replay, rebuild (in place), shadow, verify
     status      text not null default 'pending',
-    anyway      boolean not null default false,      -- swap even if the digests differ
+    force      boolean not null default false,      -- swap even if the digests differ
     version     int, -- of the code that executes it: builds with another version skip the run
     generation  int,                                 -- the rows that it writes
     position    bigint not null default 0,
@@ -2118,7 +2118,7 @@ end $$;
 create function gen_durable._write_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
-    p_rises int[], p_delays float8[], p_lock_timeout text
+    p_attempt_changes int[], p_delays float8[], p_lock_timeout text
 ) returns table (id bigint, inbox text, children text)
 language plpgsql
 as $$
@@ -2143,15 +2143,15 @@ begin
         state = coalesce(e.state::jsonb, i.state),
         result = e.result::jsonb,
         last_error = case when e.error is not null then e.error
-                          when e.rise < 0 or e.status = 'done' then null
+                          when e.attempt_change < 0 or e.status = 'done' then null
                           else i.last_error end,
-        attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
+        attempt = case when e.attempt_change < 0 then 0 else i.attempt + coalesce(e.attempt_change, 0) end,
         -- A retry that the step itself asked for has no error, and is no failure.
-        failures = case when e.rise < 0 then 0 when e.rise > 0 and e.error is not null then i.failures + 1 else i.failures end,
-        step_entry_seq = case when e.rise < 0 then i.step_seq + 1 else i.step_entry_seq end,
+        failures = case when e.attempt_change < 0 then 0 when e.attempt_change > 0 and e.error is not null then i.failures + 1 else i.failures end,
+        step_entry_seq = case when e.attempt_change < 0 then i.step_seq + 1 else i.step_entry_seq end,
         -- A retry receives the same signals again. A result that enters a step or settles ends the
         -- wait.
-        awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
+        awaits = case when e.attempt_change < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
         -- instance that settles leaves the lane, unless it has failed and blocks the lane.
         partition_waiting = e.status = 'runnable' and i.partition_key is not null,
@@ -2171,8 +2171,8 @@ begin
         settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()
     from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data, p_states,
-                p_results, p_errors, p_rises, p_delays)
-        as e(id, epoch, seq, status, version, step, data, state, result, error, rise, delay)
+                p_results, p_errors, p_attempt_changes, p_delays)
+        as e(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
     -- An instance that runs ahead receives the signals that arrived during its last step.
     returning i.id,
@@ -2535,7 +2535,7 @@ end $$;
 create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
-    p_rises int[], p_delays float8[], p_lock_timeout text,
+    p_attempt_changes int[], p_delays float8[], p_lock_timeout text,
     p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
@@ -2548,7 +2548,7 @@ declare
 begin
     select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
     from gen_durable._write_step_results(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
-        p_rises, p_delays, p_lock_timeout) w;
+        p_attempt_changes, p_delays, p_lock_timeout) w;
     if written is null then
         return;
     end if;
@@ -2765,11 +2765,11 @@ begin
             array_agg((e->>'version')::int order by o) versions, array_agg(e->>'step' order by o) steps,
             array_agg((e->'data')::text order by o) datas, array_agg((e->'state')::text order by o) states,
             array_agg((e->'result')::text order by o) results, array_agg(e->>'error' order by o) errors,
-            array_agg((e->>'rise')::int order by o) rises, array_agg((e->>'delay')::float8 order by o) delays
+            array_agg((e->>'attempt_change')::int order by o) attempt_changes, array_agg((e->>'delay')::float8 order by o) delays
         from jsonb_array_elements(p_results) with ordinality x(e, o)
     ) a
     cross join lateral gen_durable._write_step_results(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
-        a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
+        a.results, a.errors, a.attempt_changes, a.delays, p_lock_timeout) w;
     if written is null then
         return;
     end if;
@@ -3391,7 +3391,7 @@ end $$;
 create function gen_durable._due_timers(
     p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
 ) returns table (
-    id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, by_hand boolean, cycle text,
+    id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, manual boolean, cycle text,
     missed text, schedule text, now timestamptz
 )
 language plpgsql stable
@@ -3400,7 +3400,7 @@ as $$
 #variable_conflict use_column
 begin
     return query
-    select t.id, t.due_at, t.anchor_at, t.remaining, t.missed_count, t.by_hand, t.cycle, t.missed, t.schedule, gen_durable.clock()
+    select t.id, t.due_at, t.anchor_at, t.remaining, t.missed_count, t.manual, t.cycle, t.missed, t.schedule, gen_durable.clock()
     from gen_durable.timers t
     where t.state = 'pending' and t.due_at <= gen_durable.clock() - make_interval(secs => p_until)
       and t.due_at >= greatest(p_from, case when p_since < 'infinity' then gen_durable.clock() - make_interval(secs => p_since) end)
@@ -3468,7 +3468,7 @@ begin
                 return next;
                 continue;
             end if;
-            lives := owner.paused_at is null or timer.by_hand;
+            lives := owner.paused_at is null or timer.manual;
             new_instance := entry->'new_instance';
         end if;
         select t.* into timer from gen_durable.timers t
@@ -3497,7 +3497,7 @@ begin
         end if;
         update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
         -- A change of the cycle has written the next occurrence already.
-        if entry ? 'next' and not timer.by_hand then
+        if entry ? 'next' and not timer.manual then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers
                 (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, new_instance)
@@ -3506,9 +3506,9 @@ begin
         end if;
         if timer.schedule is not null then
             update gen_durable.schedules s
-            set last_error = null, ended_at = case when timer.by_hand or entry ? 'next' then s.ended_at else gen_durable.clock() end
+            set last_error = null, ended_at = case when timer.manual or entry ? 'next' then s.ended_at else gen_durable.clock() end
             where s.name = timer.schedule
-              and (s.last_error is not null or not (timer.by_hand or entry ? 'next'));
+              and (s.last_error is not null or not (timer.manual or entry ? 'next'));
         end if;
         return next;
     end loop;
@@ -3530,7 +3530,7 @@ begin
     if timer.id is null then
         return 'no_target';
     end if;
-    if timer.schedule is not null and not timer.by_hand then
+    if timer.schedule is not null and not timer.manual then
         return 'schedule';
     end if;
     perform i.id from gen_durable.instances i where i.id = timer.instance_id for no key update;
@@ -3592,16 +3592,16 @@ as $$
 -- planner: pinned
 begin
     -- An overdue occurrence still happens, once and without successors, unless its policy skips it.
-    update gen_durable.timers t set by_hand = true
-    where t.schedule = p_name and t.state = 'pending' and not t.by_hand and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
+    update gen_durable.timers t set manual = true
+    where t.schedule = p_name and t.state = 'pending' and not t.manual and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
-    where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+    where t.schedule = p_name and t.state = 'pending' and not t.manual;
     if p_due is not null then
         -- An occurrence that has happened does not happen again. An overdue one with this very due
         -- time becomes the next occurrence.
         insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
         select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
-        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set by_hand = false,
+        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set manual = false,
             anchor_at = excluded.anchor_at, remaining = excluded.remaining, cycle = excluded.cycle, missed = excluded.missed
         where t.state = 'pending';
     end if;
@@ -3654,7 +3654,7 @@ begin
     where s.name = p_name;
     if known.code_cycle = p_cycle then
         -- Only the policy has changed: the cycle continues from its anchor.
-        update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+        update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.manual;
         return 'changed';
     end if;
     update gen_durable.schedules s
@@ -3713,10 +3713,10 @@ begin
     update gen_durable.schedules s
     set paused_at = gen_durable.clock(), paused_by = p_by,
         remaining = (select t.remaining from gen_durable.timers t
-                     where t.schedule = p_name and t.state = 'pending' and not t.by_hand)
+                     where t.schedule = p_name and t.state = 'pending' and not t.manual)
     where s.name = p_name;
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
-    where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+    where t.schedule = p_name and t.state = 'pending' and not t.manual;
     return 'done';
 end $$;
 
@@ -3764,7 +3764,7 @@ begin
     perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
     -- A second request in the same microsecond, or a regular occurrence at the same time, is the
     -- same occurrence.
-    insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, by_hand)
+    insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, manual)
     select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
     on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing
     returning id into made;
@@ -4331,7 +4331,7 @@ create function gen_durable._run_open(
     p_run bigint, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint, p_to bigint, p_scope boolean
 ) returns table (
     verdict text, run_position bigint, run_generation int, applied bigint, scope_position bigint, generation int,
-    scope_version int, scope_applied bigint, kind text, anyway boolean, target bigint,
+    scope_version int, scope_applied bigint, kind text, force boolean, target bigint,
     pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text
 )
 language plpgsql
@@ -4375,7 +4375,7 @@ begin
         end if;
     end if;
     return query select verdict, run.position, run.generation, run.applied, scope.position, scope.generation, scope.version,
-        scope.applied, run.kind, run.anyway, run.target,
+        scope.applied, run.kind, run.force, run.target,
         null::bigint, null::timestamptz, null::text, null::int, null::text, null::text, null::bigint, null::text;
     if verdict = 'go' then
         return query

@@ -177,7 +177,7 @@ impl Projections {
 
     /// Requests a rebuild in a shadow: applies all events to rows of another generation while
     /// readers use the old rows, compares the digests, and swaps. If the digests differ although
-    /// the version is the same, it does not swap, unless [`anyway`](RunRequest::anyway) is set.
+    /// the version is the same, it does not swap, unless [`force`](RunRequest::anyway) is set.
     pub fn rebuild_in_a_shadow(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Shadow, tenant, projection)
     }
@@ -207,7 +207,7 @@ impl Projections {
             kind,
             from: 0,
             to: None,
-            anyway: false,
+            force: false,
             by: String::new(),
             version: None,
         };
@@ -379,8 +379,8 @@ impl RunRequest {
         self
     }
     /// Swaps a shadow also if the digests differ.
-    pub fn anyway(mut self) -> Self {
-        self.request.anyway = true;
+    pub fn force(mut self) -> Self {
+        self.request.force = true;
         self
     }
     /// Names the person or program that makes the request, for the record.
@@ -432,8 +432,8 @@ impl RunsRequest {
         RunsRequest(self.0.up_to(position))
     }
     /// Swaps shadows also if the digests differ.
-    pub fn anyway(self) -> Self {
-        RunsRequest(self.0.anyway())
+    pub fn force(self) -> Self {
+        RunsRequest(self.0.force())
     }
     /// Names the person or program that makes the request, for the record.
     pub fn by(self, actor: impl Into<String>) -> Self {

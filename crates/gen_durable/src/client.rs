@@ -32,7 +32,7 @@ use crate::{
         migrate,
         pool::Pool,
         queue, schedule,
-        signal::{self, Answer, Whom},
+        signal::{self, Answer, SignalTarget},
         target::DEFAULT_SCHEMA,
         tx::Transaction,
     },
@@ -309,7 +309,7 @@ impl Client {
                 .chain(M::FORMER_NAMES.iter().copied())
                 .collect(),
         );
-        let target = Whom {
+        let target = SignalTarget {
             id,
             tenant,
             key,

@@ -134,7 +134,7 @@ pub struct EventRow {
 
 /// An event to record, in the JSON form that `gen_durable._record_result_events` reads.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Fact {
+pub(crate) struct NewEvent {
     pub(crate) tenant: String,
     pub(crate) name: &'static str,
     pub(crate) version: i32,
@@ -145,15 +145,15 @@ pub(crate) struct Fact {
     pub(crate) step: Option<String>,
 }
 
-impl Fact {
+impl NewEvent {
     /// Encodes an event at once, so that an event that cannot be stored fails the caller or step
     /// that created it.
-    pub(crate) fn new<E: Event>(tenant: String, event: &E) -> Result<Fact, StepError> {
+    pub(crate) fn new<E: Event>(tenant: String, event: &E) -> Result<NewEvent, StepError> {
         codec::check_name("an event's name", E::NAME, 1, NAME_BYTES_MAX).map_err(fatal)?;
         // No size limit here: only the pool that writes the row knows the limit.
         let text = codec::encode("the event", event, usize::MAX)?;
         let payload = RawValue::from_string(text).map_err(fatal)?;
-        Ok(Fact {
+        Ok(NewEvent {
             tenant,
             name: E::NAME,
             version: E::VERSION.into(),
@@ -176,7 +176,7 @@ impl Fact {
 #[must_use = "nothing is recorded until this is awaited"]
 pub struct Record<'c, E: Event> {
     client: &'c Client,
-    fact: Result<Fact, StepError>,
+    fact: Result<NewEvent, StepError>,
     kind: PhantomData<fn() -> E>,
 }
 
@@ -184,7 +184,7 @@ impl<'c, E: Event> Record<'c, E> {
     pub(crate) fn new(client: &'c Client, tenant: &str, event: &E) -> Self {
         Record {
             client,
-            fact: Fact::new(tenant.to_owned(), event),
+            fact: NewEvent::new(tenant.to_owned(), event),
             kind: PhantomData,
         }
     }
@@ -194,7 +194,7 @@ impl<'c, E: Event> Record<'c, E> {
         self.fact = self.fact.and_then(|fact| {
             let headers = serde_json::value::to_raw_value(headers)
                 .map_err(|error| fatal(format!("the headers cannot be encoded: {error}")))?;
-            Ok(Fact {
+            Ok(NewEvent {
                 headers: Some(headers),
                 ..fact
             })
@@ -212,16 +212,16 @@ impl<'c, E: Event> Record<'c, E> {
         let client = self.client;
         let fact = self.prepare()?;
         events::within(tx, &client.pool().inner.target, &[fact]).await?;
-        client.pool().inner.log.expect_unplaced();
+        client.pool().inner.log.wake_for_unplaced();
         Ok(())
     }
 
-    fn prepare(self) -> Result<Fact, Error> {
+    fn prepare(self) -> Result<NewEvent, Error> {
         prepared(self.fact, self.client, E::NAME)
     }
 }
 
-fn prepared(fact: Result<Fact, StepError>, client: &Client, name: &str) -> Result<Fact, Error> {
+fn prepared(fact: Result<NewEvent, StepError>, client: &Client, name: &str) -> Result<NewEvent, Error> {
     let refused = |error: StepError| Error::invalid(format!("cannot record {name}: {error}"));
     let fact = fact.map_err(refused)?;
     fact.check(client.pool().limits().payload_bytes_max)
@@ -256,7 +256,7 @@ impl<E: Event> fmt::Debug for Record<'_, E> {
 #[must_use = "nothing is recorded until this is awaited"]
 pub struct RecordAll<'c> {
     client: &'c Client,
-    facts: Result<Vec<Fact>, Error>,
+    facts: Result<Vec<NewEvent>, Error>,
 }
 
 impl<'c> RecordAll<'c> {
@@ -267,7 +267,7 @@ impl<'c> RecordAll<'c> {
     ) -> Self {
         let facts = events
             .into_iter()
-            .map(|event| prepared(Fact::new(tenant.to_owned(), &event), client, E::NAME));
+            .map(|event| prepared(NewEvent::new(tenant.to_owned(), &event), client, E::NAME));
         RecordAll {
             client,
             facts: facts.collect(),
@@ -282,7 +282,7 @@ impl<'c> RecordAll<'c> {
         let (pool, facts) = (self.client.pool(), self.facts?);
         if !facts.is_empty() {
             events::within(tx, &pool.inner.target, &facts).await?;
-            pool.inner.log.expect_unplaced();
+            pool.inner.log.wake_for_unplaced();
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::{
         inspect,
         operate::{self, Entry},
         pool::Pool,
-        signal::{self, Answer, Whom},
+        signal::{self, Answer, SignalTarget},
     },
     wake::Hint,
 };
@@ -299,7 +299,7 @@ impl Operate {
     }
 }
 
-fn target(to: UntypedAddress) -> Result<Whom, Error> {
+fn target(to: UntypedAddress) -> Result<SignalTarget, Error> {
     let (id, key, tenant) = match to {
         Address::Id(id) => (Some(id.raw()), None, String::new()),
         Address::Key { key, tenant } => (None, Some(key), tenant),
@@ -308,7 +308,7 @@ fn target(to: UntypedAddress) -> Result<Whom, Error> {
         named("a key", key, KEY_BYTES_MAX)?;
     }
     codec::check_name("a tenant's name", &tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
-    Ok(Whom {
+    Ok(SignalTarget {
         id,
         tenant,
         key,

@@ -105,7 +105,7 @@ pub enum OnVersionChange {
     /// place.
     Rebuild,
     /// It continues with the rows as they are.
-    GoOn,
+    Continue,
 }
 
 /// The context of a projection, with the transaction that also moves its cursor.

@@ -1,12 +1,12 @@
 //! Timers and schedules for operators and tools: list, forecast and cancel timers; pause, resume,
 //! change and run schedules.
 
-mod look;
+mod read;
 
 use jiff::Timestamp;
 use serde::Deserialize;
 
-pub use look::{Findings, TimerFilter, TimerCursor, TimerPage, TimerSelection};
+pub use read::{Findings, TimerFilter, TimerCursor, TimerPage, TimerSelection};
 
 use crate::{
     calendar::{Cycle, First},
@@ -21,7 +21,7 @@ use crate::{
         schedule::{self, Known},
         timer,
     },
-    wake::{Armed, ArmedFor},
+    wake::{NewTimer, TimerDue},
 };
 
 /// How often an update is retried when the schedule changes concurrently.
@@ -200,7 +200,7 @@ pub struct ScheduleRun {
     /// The number of missed occurrences that it replaced.
     pub missed: u32,
     /// Whether an operator requested it.
-    pub by_hand: bool,
+    pub manual: bool,
 }
 
 /// The schedules: list, pause, resume, change, run.
@@ -342,11 +342,11 @@ impl Schedules {
     /// Wakes the clockworks of this process.
     fn wake_readers(&self, due: Option<Timestamp>) {
         let due = due.map_or(
-            ArmedFor::After(std::time::Duration::ZERO, std::time::Instant::now()),
-            ArmedFor::At,
+            TimerDue::After(std::time::Duration::ZERO, std::time::Instant::now()),
+            TimerDue::At,
         );
         self.pool.wakes().iter().for_each(|wake| {
-            wake.arm(Armed {
+            wake.arm(NewTimer {
                 due,
                 is_timer: true,
             })

@@ -8,7 +8,7 @@ use crate::{
     new_instance::{NewInstance, IntoNewInstance},
     calendar::{Cycle, Due},
     error::StepError,
-    event::{Event, Fact},
+    event::{Event, NewEvent},
     send_signal::{OutgoingSignal, signal_to},
     machine::Machine,
     signal::{Address, Signal, Signals},
@@ -32,7 +32,7 @@ pub struct Transition<M: Machine> {
     /// ends.
     pub(crate) repeats: Vec<(Cycle, NewInstance)>,
     /// Events to record in the same commit.
-    pub(crate) events: Vec<Result<Fact, StepError>>,
+    pub(crate) events: Vec<Result<NewEvent, StepError>>,
     /// The transaction of the step itself, in which the engine writes the step result.
     pub(crate) within: Option<StepTx>,
 }
@@ -93,13 +93,13 @@ impl<M: Machine> Transition<M> {
 
     /// Records an event in the same commit, in the log of the instance's tenant.
     pub fn and_record<E: Event>(mut self, event: E) -> Self {
-        self.events.push(Fact::new(String::new(), &event));
+        self.events.push(NewEvent::new(String::new(), &event));
         self
     }
 
     /// Records an event in the same commit, in the log of another tenant.
     pub fn and_record_for<E: Event>(mut self, tenant: impl fmt::Display, event: E) -> Self {
-        self.events.push(Fact::new(tenant.to_string(), &event));
+        self.events.push(NewEvent::new(tenant.to_string(), &event));
         self
     }
 

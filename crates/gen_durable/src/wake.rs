@@ -24,15 +24,15 @@ pub(crate) struct Hint {
 
 /// A timer that this process has set.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Armed {
-    pub(crate) due: ArmedFor,
+pub(crate) struct NewTimer {
+    pub(crate) due: TimerDue,
     /// Whether it is a row of `timers`; otherwise it is the deadline of a wait.
     pub(crate) is_timer: bool,
 }
 
 /// The due time of a timer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum ArmedFor {
+pub(crate) enum TimerDue {
     At(Timestamp),
     /// This long after a commit that was acknowledged at this instant.
     After(Duration, Instant),
@@ -47,7 +47,7 @@ pub(crate) struct Wake {
     timer_wake: Notify,
     /// Timers that this process has set since the clockwork last read them. The lock is held only
     /// briefly, never across an await.
-    armed: Mutex<Vec<Armed>>,
+    armed: Mutex<Vec<NewTimer>>,
     picker_wake: Notify,
     /// Signalled after a cancel through this process: running steps may have lost their claim.
     claims_wake: Notify,
@@ -69,7 +69,7 @@ impl Wake {
     }
 
     /// Hands a new timer to the clockwork and wakes it.
-    pub(crate) fn arm(&self, armed: Armed) {
+    pub(crate) fn arm(&self, armed: NewTimer) {
         let mut waiting = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < ARMED_MAX {
             waiting.push(armed);
@@ -83,7 +83,7 @@ impl Wake {
         self.timer_wake.notified().await;
     }
 
-    pub(crate) fn take_armed(&self) -> Vec<Armed> {
+    pub(crate) fn take_armed(&self) -> Vec<NewTimer> {
         std::mem::take(&mut *self.armed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -114,19 +114,19 @@ pub(crate) fn all() -> Vec<Route> {
         post "/api/v1/instances/{id}/cancel" acts::cancel, doc("Cancel an instance").body("Cancel").answers("Cancelled");
         post "/api/v1/instances/{id}/retry" acts::retry, doc("Retry an instance").body("Retry").answers("Retried");
 
-        post "/api/v1/bulk/preview" many::preview, doc("Which instances a bulk action would process").body("Many").answers("Preview");
-        get "/api/v1/bulk" many::list, doc("Bulk actions, the newest first").answers("Bulks");
-        post "/api/v1/bulk" many::begin, doc("Start a bulk action").body("Many").answers("Bulk");
-        get "/api/v1/bulk/{id}" many::progress, doc("Progress of a bulk action").answers("Bulk");
-        post "/api/v1/bulk/{id}/stop" many::stop, doc("Stop a bulk action; instances already processed stay as they are").answers("Bulk");
+        post "/api/v1/bulk/preview" bulk::preview, doc("Which instances a bulk action would process").body("Many").answers("Preview");
+        get "/api/v1/bulk" bulk::list, doc("Bulk actions, the newest first").answers("Bulks");
+        post "/api/v1/bulk" bulk::begin, doc("Start a bulk action").body("Many").answers("Bulk");
+        get "/api/v1/bulk/{id}" bulk::progress, doc("Progress of a bulk action").answers("Bulk");
+        post "/api/v1/bulk/{id}/stop" bulk::stop, doc("Stop a bulk action; instances already processed stay as they are").answers("Bulk");
 
-        get "/api/v1/queues" places::queues, doc("Queues and their backlog").answers("Queues");
-        post "/api/v1/queues/{name}/pause" places::pause, doc("Pause a queue: its instances are not claimed until it is resumed").answers("Paused");
-        post "/api/v1/queues/{name}/resume" places::resume, doc("Resume a queue").answers("Paused");
+        get "/api/v1/queues" queues::queues, doc("Queues and their backlog").answers("Queues");
+        post "/api/v1/queues/{name}/pause" queues::pause, doc("Pause a queue: its instances are not claimed until it is resumed").answers("Paused");
+        post "/api/v1/queues/{name}/resume" queues::resume, doc("Resume a queue").answers("Paused");
         get "/api/v1/lanes" lanes::lanes, doc("Lanes, their heads, and why each head has not settled; `next` is the query of the next page").query(&["tenant", "prefix", "blocked", "after", "after_tenant", "limit"]).answers("Lanes");
-        post "/api/v1/lanes/retry" lanes::retry, doc("Retry the head of a blocked lane; it keeps its lane position").body("Lane").answers("LaneGoesOn");
-        post "/api/v1/lanes/skip" lanes::skip, doc("Leave the head of a blocked lane failed and promote its successor").body("Lane").answers("LaneGoesOn");
-        post "/api/v1/lanes/discard" lanes::discard, doc("Cancel the head of a blocked lane and promote its successor").body("LaneDiscard").answers("LaneGoesOn");
+        post "/api/v1/lanes/retry" lanes::retry, doc("Retry the head of a blocked lane; it keeps its lane position").body("Lane").answers("LaneUnblocked");
+        post "/api/v1/lanes/skip" lanes::skip, doc("Leave the head of a blocked lane failed and promote its successor").body("Lane").answers("LaneUnblocked");
+        post "/api/v1/lanes/discard" lanes::discard, doc("Cancel the head of a blocked lane and promote its successor").body("LaneDiscard").answers("LaneUnblocked");
         get "/api/v1/partitions" lanes::partitions, doc("Partition keys, their holders, and how many instances wait").query(&["tenant", "after", "after_tenant", "limit"]).answers("Partitions");
         get "/api/v1/timers" timers::list, doc("Timers, deadlines and sleeps by due time; `next` is the `after` of the next page").query(&["which", "after", "limit"]).answers("Timers");
         get "/api/v1/timers/forecast" timers::forecast, doc("How many timers fall due in each part of the next hour").answers("Forecast");
@@ -137,7 +137,7 @@ pub(crate) fn all() -> Vec<Route> {
         post "/api/v1/schedules/{name}/resume" schedules::resume, doc("Resume a schedule with its next occurrence").answers("SchedulePaused");
         post "/api/v1/schedules/{name}/run" schedules::run, doc("Run a schedule once now, even while it is paused").answers("ScheduleRun");
         post "/api/v1/schedules/{name}/set" schedules::set, doc("Override the cycle of a schedule until its cycle in code changes").body("NewCycle").answers("ScheduleSet");
-        get "/api/v1/workers" places::workers, doc("Workers and their leases").answers("Workers");
+        get "/api/v1/workers" queues::workers, doc("Workers and their leases").answers("Workers");
         get "/api/v1/audit" audit::list, doc("The audit log, the newest first; `next` is the `before` of the next page").query(&["before", "limit"]).answers("Audit");
 
         get "/api/v1/projections" projections::list, doc("Projection progress by projection and tenant; `next` is the `after` of the next page").query(&["tenant", "after", "limit"]).answers("Projections");
@@ -145,7 +145,7 @@ pub(crate) fn all() -> Vec<Route> {
         post "/api/v1/projections/{name}/rebuild" projections::rebuild, doc("Apply all events again: in a shadow that is compared and swapped in, or in place").body("Rebuild").answers("Asked");
         post "/api/v1/projections/{name}/replay" projections::replay, doc("Apply events again to the existing rows").body("Replay").answers("Asked");
         post "/api/v1/projections/{name}/verify" projections::verify, doc("Apply all events to a shadow and compare it with the live rows").body("KeyScope").answers("Asked");
-        post "/api/v1/projections/{name}/retry" projections::retry, doc("Continue a projection now if it has halted or waits to retry").body("KeyScope").answers("GoesOn");
+        post "/api/v1/projections/{name}/retry" projections::retry, doc("Continue a projection now if it has halted or waits to retry").body("KeyScope").answers("ProjectionRetried");
         post "/api/v1/projections/{name}/redrive" projections::redrive, doc("Retry one parked event, or all of them").body("Redrive").answers("Redriven");
         get "/api/v1/projection_runs" projections::runs, doc("Rebuilds, replays and verifications, the newest first; `next` is the `before` of the next page").query(&["projection", "tenant", "before", "limit"]).answers("ProjectionRuns");
         get "/api/v1/projection_runs/{id}" projections::run, doc("One rebuild, replay or verification").answers("ProjectionRun");

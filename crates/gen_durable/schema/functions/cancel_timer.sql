@@ -13,7 +13,7 @@ begin
     if timer.id is null then
         return 'no_target';
     end if;
-    if timer.schedule is not null and not timer.by_hand then
+    if timer.schedule is not null and not timer.manual then
         return 'schedule';
     end if;
     perform i.id from gen_durable.instances i where i.id = timer.instance_id for no key update;

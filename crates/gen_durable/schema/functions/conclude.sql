@@ -27,11 +27,11 @@ begin
             array_agg((e->>'version')::int order by o) versions, array_agg(e->>'step' order by o) steps,
             array_agg((e->'data')::text order by o) datas, array_agg((e->'state')::text order by o) states,
             array_agg((e->'result')::text order by o) results, array_agg(e->>'error' order by o) errors,
-            array_agg((e->>'rise')::int order by o) rises, array_agg((e->>'delay')::float8 order by o) delays
+            array_agg((e->>'attempt_change')::int order by o) attempt_changes, array_agg((e->>'delay')::float8 order by o) delays
         from jsonb_array_elements(p_results) with ordinality x(e, o)
     ) a
     cross join lateral gen_durable._write_step_results(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
-        a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
+        a.results, a.errors, a.attempt_changes, a.delays, p_lock_timeout) w;
     if written is null then
         return;
     end if;

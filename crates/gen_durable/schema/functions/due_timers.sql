@@ -5,7 +5,7 @@
 create function gen_durable._due_timers(
     p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
 ) returns table (
-    id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, by_hand boolean, cycle text,
+    id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, manual boolean, cycle text,
     missed text, schedule text, now timestamptz
 )
 language plpgsql stable
@@ -14,7 +14,7 @@ as $$
 #variable_conflict use_column
 begin
     return query
-    select t.id, t.due_at, t.anchor_at, t.remaining, t.missed_count, t.by_hand, t.cycle, t.missed, t.schedule, gen_durable.clock()
+    select t.id, t.due_at, t.anchor_at, t.remaining, t.missed_count, t.manual, t.cycle, t.missed, t.schedule, gen_durable.clock()
     from gen_durable.timers t
     where t.state = 'pending' and t.due_at <= gen_durable.clock() - make_interval(secs => p_until)
       and t.due_at >= greatest(p_from, case when p_since < 'infinity' then gen_durable.clock() - make_interval(secs => p_since) end)

@@ -52,7 +52,7 @@ begin
                 return next;
                 continue;
             end if;
-            lives := owner.paused_at is null or timer.by_hand;
+            lives := owner.paused_at is null or timer.manual;
             new_instance := entry->'new_instance';
         end if;
         select t.* into timer from gen_durable.timers t
@@ -81,7 +81,7 @@ begin
         end if;
         update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
         -- A change of the cycle has written the next occurrence already.
-        if entry ? 'next' and not timer.by_hand then
+        if entry ? 'next' and not timer.manual then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers
                 (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, new_instance)
@@ -90,9 +90,9 @@ begin
         end if;
         if timer.schedule is not null then
             update gen_durable.schedules s
-            set last_error = null, ended_at = case when timer.by_hand or entry ? 'next' then s.ended_at else gen_durable.clock() end
+            set last_error = null, ended_at = case when timer.manual or entry ? 'next' then s.ended_at else gen_durable.clock() end
             where s.name = timer.schedule
-              and (s.last_error is not null or not (timer.by_hand or entry ? 'next'));
+              and (s.last_error is not null or not (timer.manual or entry ? 'next'));
         end if;
         return next;
     end loop;

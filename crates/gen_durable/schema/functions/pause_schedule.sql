@@ -17,9 +17,9 @@ begin
     update gen_durable.schedules s
     set paused_at = gen_durable.clock(), paused_by = p_by,
         remaining = (select t.remaining from gen_durable.timers t
-                     where t.schedule = p_name and t.state = 'pending' and not t.by_hand)
+                     where t.schedule = p_name and t.state = 'pending' and not t.manual)
     where s.name = p_name;
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
-    where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+    where t.schedule = p_name and t.state = 'pending' and not t.manual;
     return 'done';
 end $$;

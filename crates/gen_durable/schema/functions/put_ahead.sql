@@ -7,16 +7,16 @@ as $$
 -- planner: pinned
 begin
     -- An overdue occurrence still happens, once and without successors, unless its policy skips it.
-    update gen_durable.timers t set by_hand = true
-    where t.schedule = p_name and t.state = 'pending' and not t.by_hand and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
+    update gen_durable.timers t set manual = true
+    where t.schedule = p_name and t.state = 'pending' and not t.manual and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
-    where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+    where t.schedule = p_name and t.state = 'pending' and not t.manual;
     if p_due is not null then
         -- An occurrence that has happened does not happen again. An overdue one with this very due
         -- time becomes the next occurrence.
         insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
         select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
-        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set by_hand = false,
+        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set manual = false,
             anchor_at = excluded.anchor_at, remaining = excluded.remaining, cycle = excluded.cycle, missed = excluded.missed
         where t.state = 'pending';
     end if;

@@ -43,7 +43,7 @@ begin
     where s.name = p_name;
     if known.code_cycle = p_cycle then
         -- Only the policy has changed: the cycle continues from its anchor.
-        update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+        update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.manual;
         return 'changed';
     end if;
     update gen_durable.schedules s

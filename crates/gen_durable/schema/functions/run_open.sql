@@ -6,7 +6,7 @@ create function gen_durable._run_open(
     p_run bigint, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint, p_to bigint, p_scope boolean
 ) returns table (
     verdict text, run_position bigint, run_generation int, applied bigint, scope_position bigint, generation int,
-    scope_version int, scope_applied bigint, kind text, anyway boolean, target bigint,
+    scope_version int, scope_applied bigint, kind text, force boolean, target bigint,
     pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text
 )
 language plpgsql
@@ -50,7 +50,7 @@ begin
         end if;
     end if;
     return query select verdict, run.position, run.generation, run.applied, scope.position, scope.generation, scope.version,
-        scope.applied, run.kind, run.anyway, run.target,
+        scope.applied, run.kind, run.force, run.target,
         null::bigint, null::timestamptz, null::text, null::int, null::text, null::text, null::bigint, null::text;
     if verdict = 'go' then
         return query

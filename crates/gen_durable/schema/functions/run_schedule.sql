@@ -12,7 +12,7 @@ begin
     perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
     -- A second request in the same microsecond, or a regular occurrence at the same time, is the
     -- same occurrence.
-    insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, by_hand)
+    insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, manual)
     select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
     on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing
     returning id into made;

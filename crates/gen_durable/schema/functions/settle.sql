@@ -11,7 +11,7 @@
 create function gen_durable._write_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
-    p_rises int[], p_delays float8[], p_lock_timeout text
+    p_attempt_changes int[], p_delays float8[], p_lock_timeout text
 ) returns table (id bigint, inbox text, children text)
 language plpgsql
 as $$
@@ -36,15 +36,15 @@ begin
         state = coalesce(e.state::jsonb, i.state),
         result = e.result::jsonb,
         last_error = case when e.error is not null then e.error
-                          when e.rise < 0 or e.status = 'done' then null
+                          when e.attempt_change < 0 or e.status = 'done' then null
                           else i.last_error end,
-        attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
+        attempt = case when e.attempt_change < 0 then 0 else i.attempt + coalesce(e.attempt_change, 0) end,
         -- A retry that the step itself asked for has no error, and is no failure.
-        failures = case when e.rise < 0 then 0 when e.rise > 0 and e.error is not null then i.failures + 1 else i.failures end,
-        step_entry_seq = case when e.rise < 0 then i.step_seq + 1 else i.step_entry_seq end,
+        failures = case when e.attempt_change < 0 then 0 when e.attempt_change > 0 and e.error is not null then i.failures + 1 else i.failures end,
+        step_entry_seq = case when e.attempt_change < 0 then i.step_seq + 1 else i.step_entry_seq end,
         -- A retry receives the same signals again. A result that enters a step or settles ends the
         -- wait.
-        awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
+        awaits = case when e.attempt_change < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
         -- instance that settles leaves the lane, unless it has failed and blocks the lane.
         partition_waiting = e.status = 'runnable' and i.partition_key is not null,
@@ -64,8 +64,8 @@ begin
         settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()
     from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data, p_states,
-                p_results, p_errors, p_rises, p_delays)
-        as e(id, epoch, seq, status, version, step, data, state, result, error, rise, delay)
+                p_results, p_errors, p_attempt_changes, p_delays)
+        as e(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
     -- An instance that runs ahead receives the signals that arrived during its last step.
     returning i.id,

@@ -7,7 +7,7 @@
 create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
-    p_rises int[], p_delays float8[], p_lock_timeout text,
+    p_attempt_changes int[], p_delays float8[], p_lock_timeout text,
     p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
@@ -20,7 +20,7 @@ declare
 begin
     select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
     from gen_durable._write_step_results(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
-        p_rises, p_delays, p_lock_timeout) w;
+        p_attempt_changes, p_delays, p_lock_timeout) w;
     if written is null then
         return;
     end if;

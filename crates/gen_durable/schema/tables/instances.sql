@@ -75,7 +75,7 @@ create table gen_durable.instances (
     key_scope gen_durable.durable_status[],
     -- The claim_epoch under which its step began; written only if crash_count > 0.
     begun_epoch      bigint,
-    constraint instances_executing_has_an_owner check (
+    constraint instances_executing_has_worker check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
     constraint instances_terminal_is_settled check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null)),
     constraint instances_counts_are_not_negative check (

@@ -6,7 +6,7 @@ create table gen_durable.projection_runs (
     projection  text not null,
     kind        text not null,                       -- replay, rebuild (in place), shadow, verify
     status      text not null default 'pending',
-    anyway      boolean not null default false,      -- swap even if the digests differ
+    force      boolean not null default false,      -- swap even if the digests differ
     version     int, -- of the code that executes it: builds with another version skip the run
     generation  int,                                 -- the rows that it writes
     position    bigint not null default 0,

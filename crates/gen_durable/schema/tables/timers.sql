@@ -11,7 +11,7 @@ create table gen_durable.timers (
     started_id  bigint,                              -- the instance that it started
     remaining   int, -- how many occurrences may follow; null: no limit
     missed_count int not null default 0,             -- missed occurrences that this one stands for
-    by_hand     boolean not null default false,
+    manual     boolean not null default false,
     state       text not null default 'pending',
     missed      text not null,
     cycle       text not null,
@@ -29,7 +29,7 @@ create index timers_due on gen_durable.timers (due_at, id) where state = 'pendin
 -- The timers of a wait, for the end of the wait.
 create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
 -- A schedule has one occurrence ahead of it, and no occurrence happens twice.
-create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
+create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not manual;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
 -- Ended timers, for the collector.
 create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;

@@ -14,7 +14,7 @@
 mod cron;
 mod cycle;
 mod due;
-mod judge;
+mod misfire;
 mod period;
 mod zone;
 
@@ -24,7 +24,7 @@ pub use period::Period;
 
 pub(crate) use cycle::First;
 pub(crate) use due::Moment;
-pub(crate) use judge::{Judgement, judge};
+pub(crate) use misfire::{MisfireDecision, decide};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -37,17 +37,17 @@ pub struct Occurrence {
     /// The number of missed occurrences before this one that it replaces ([`MisfirePolicy::Latest`]).
     pub missed: u32,
     /// Whether an operator requested it.
-    pub by_hand: bool,
+    pub manual: bool,
 }
 
-/// Rounds a due time up to the microseconds of Postgres, so that nothing fires early. The last
+/// RepairCursor a due time up to the microseconds of Postgres, so that nothing fires early. The last
 /// representable time is rounded down, and times before 1970 become 1970: the text and the binary
 /// form of a date then stay within the ranges of Postgres and Rust.
 pub(crate) fn to_micros(at: Timestamp) -> Timestamp {
     rounded_up(at.max(Timestamp::UNIX_EPOCH))
 }
 
-/// Rounds a time up to microseconds, also a time before 1970, because occurrences may be counted
+/// RepairCursor a time up to microseconds, also a time before 1970, because occurrences may be counted
 /// from there.
 fn rounded_up(at: Timestamp) -> Timestamp {
     // Not `from_microsecond`: it refuses the last second of the calendar.

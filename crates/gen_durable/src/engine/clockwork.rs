@@ -27,7 +27,7 @@ use crate::{
         schedule,
         timer::{self, DueTimer, Fired, Range, Verdict},
     },
-    wake::{Armed, ArmedFor, Hint},
+    wake::{NewTimer, TimerDue, Hint},
 };
 
 /// A timer that is late by more than this is overdue, and is fired at the limited rate of overdue
@@ -306,8 +306,8 @@ impl<'a> Clockwork<'a> {
             self.hint(queue, *priority, *from);
         }
         if let Some(next) = fired.next {
-            self.memory.arm(Armed {
-                due: ArmedFor::At(next),
+            self.memory.arm(NewTimer {
+                due: TimerDue::At(next),
                 is_timer: true,
             });
             // The next occurrence may be long overdue as well. The watermark moves back to it, so
@@ -351,7 +351,7 @@ pub(crate) async fn fire_all(
     let mut done = Done::default();
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(due.len());
     for timer in due {
-        match schedules.judge(timer, now, payload_bytes_max) {
+        match schedules.decide(timer, now, payload_bytes_max) {
             Ok(verdict) => verdicts.push(verdict),
             Err(why) => done.broken.push((timer.id, why)),
         }

@@ -11,7 +11,7 @@ use std::{
 use tracing::Instrument;
 
 use super::{
-    answer::{answer, apply_outcomes, start_successors},
+    outcome::{answer, apply_outcomes, start_successors},
     core::Core,
     results::FinishedStep,
     staff,
@@ -431,11 +431,11 @@ fn apply_written(
         .into_iter()
         .partition(|ended: &FinishedStep| ended.unsure && !is_written(ended));
     let followed: HashSet<i64> = written
-        .handed
+        .promoted
         .iter()
         .map(|(predecessor_id, _)| *predecessor_id)
         .collect();
-    start_successors(core, &known, written.handed);
+    start_successors(core, &known, written.promoted);
     // If every result has a successor, no worker became free and nothing is new for the picker.
     let is_quiet = known
         .iter()

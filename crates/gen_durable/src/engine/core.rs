@@ -31,7 +31,7 @@ use crate::{
         lease::Worker,
         pool::Pool,
         row::{Claim, Claimed},
-        step_results::{ENTERS, StepResult, Effects, Taker},
+        step_results::{ENTERS, StepResult, Effects, SuccessorWorker},
         target::Target,
     },
     history::HistoryRecord,
@@ -48,7 +48,7 @@ pub(crate) struct Core {
     pub(crate) environment: Arc<Environment>,
     pub(crate) worker: Worker,
     /// This worker in history rows: host/pid.
-    pub(crate) who: Arc<str>,
+    pub(crate) worker_label: Arc<str>,
     pub(crate) queues: Vec<LocalQueue>,
     by_name: HashMap<String, usize>,
     /// Step results that wait to be committed.
@@ -118,7 +118,7 @@ impl Core {
             pool,
             settings,
             registry,
-            who: worker.who(),
+            worker_label: worker.label(),
             schedules,
             worker,
             queues,
@@ -178,7 +178,7 @@ impl Core {
             children: None,
             ..Claimed::clone(row)
         });
-        let history = HistoryRecord::of(row, &decision, &self.who);
+        let history = HistoryRecord::of(row, &decision, &self.worker_label);
         let ending = StepResult {
             claim: row.claim(),
             status: if ahead {
@@ -192,7 +192,7 @@ impl Core {
             state: decision.state,
             result: decision.result,
             error: decision.error,
-            rise: decision.rise,
+            attempt_change: decision.attempt_change,
             delay_seconds: crate::codec::delay_seconds(decision.delay),
             keyed: row.keyed,
             takes: row.keyed && within_bounds && !self.phase.is_draining(),
@@ -200,7 +200,7 @@ impl Core {
             more: more(decision.more, row.parent_id, decision.status),
             history,
         };
-        debug_assert!(!ahead || ending.rise == ENTERS);
+        debug_assert!(!ahead || ending.attempt_change == ENTERS);
         FinishedStep {
             ending,
             run,
@@ -233,9 +233,9 @@ impl Core {
     }
 
     /// Returns where a promoted successor runs: in this process, while it may claim at all.
-    pub(crate) fn taker(&self) -> Option<Taker<'_>> {
+    pub(crate) fn taker(&self) -> Option<SuccessorWorker<'_>> {
         let may = !self.phase.is_draining() && !self.lease.left().is_zero();
-        may.then(|| Taker {
+        may.then(|| SuccessorWorker {
             worker: &self.worker.id,
             lease_seconds: self.lease_seconds(),
             steps: &self.worker.steps,

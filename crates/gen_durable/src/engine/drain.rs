@@ -114,7 +114,7 @@ async fn give_back(core: &Arc<Core>, overdue: bool) -> usize {
     }
     let count = claims.len();
     let gone = claims.clone();
-    match timeout(RELEASE_TIMEOUT, within::release_all(core, claims, || false)).await {
+    match timeout(RELEASE_TIMEOUT, step_tx_commit::release_all(core, claims, || false)).await {
         Ok(_) => {}
         Err(_) => tracing::warn!(
             count,

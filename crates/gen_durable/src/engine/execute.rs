@@ -20,7 +20,7 @@ use crate::{
     codec,
     context::Context,
     error::{Error, Failure, StepError, fatal, storable},
-    event::Fact,
+    event::NewEvent,
     id::{Id, Status},
     machine::{Data, Machine, Stored},
     settings::Settings,
@@ -82,7 +82,7 @@ pub(crate) struct Decision {
     pub(crate) state: Option<String>,
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
-    pub(crate) rise: i32,
+    pub(crate) attempt_change: i32,
     pub(crate) delay: Duration,
     /// The effects that are committed together with the result.
     pub(crate) more: Effects,
@@ -108,7 +108,7 @@ impl Decision {
             state: None,
             result: None,
             error: None,
-            rise: 0,
+            attempt_change: 0,
             delay: Duration::ZERO,
             more: Effects::default(),
             within: None,
@@ -273,7 +273,7 @@ async fn handle<M: Machine>(
                 .or_else(|| Some(storable(&failure.message)));
             // The handler chose another step or `done`, so the instance recovered and the row keeps
             // no error.
-            let error = if decision.rise == ENTERS || decision.status == Status::Done {
+            let error = if decision.attempt_change == ENTERS || decision.status == Status::Done {
                 None
             } else {
                 error
@@ -431,7 +431,7 @@ fn encode<M: Machine>(
         }
         NextAction::Retry(delay) => Decision {
             delay,
-            rise: 1,
+            attempt_change: 1,
             ..Decision::of(Status::Runnable, "retry")
         },
         NextAction::Wait {
@@ -535,10 +535,10 @@ fn new_instances(new_instances: Vec<NewInstance>, row: &Claimed, limit: usize) -
 /// Returns the events of a result. They belong to the log of the instance's tenant, unless they
 /// name another, and they record the step.
 fn recorded(
-    events: Vec<Result<Fact, StepError>>,
+    events: Vec<Result<NewEvent, StepError>>,
     row: &Claimed,
     limit: usize,
-) -> Result<Vec<Fact>, StepError> {
+) -> Result<Vec<NewEvent>, StepError> {
     events
         .into_iter()
         .map(|fact| {
@@ -621,7 +621,7 @@ fn enters<S: Data>(step: &S, decision: Decision, limit: usize) -> Result<Decisio
     Ok(Decision {
         step: Some(name),
         data,
-        rise: ENTERS,
+        attempt_change: ENTERS,
         ..decision
     })
 }

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::wake::{Armed, ArmedFor};
+use crate::wake::{NewTimer, TimerDue};
 
 /// Maximum number of due times kept for timers armed in this process, and for timers armed
 /// elsewhere: 16 bytes each, plus the overhead of the tree.
@@ -56,10 +56,10 @@ impl Memory {
     }
 
     /// Remembers a due time that was armed in this process.
-    pub(crate) fn arm(&mut self, armed: Armed) {
+    pub(crate) fn arm(&mut self, armed: NewTimer) {
         let at = match armed.due {
-            ArmedFor::At(at) => at.as_microsecond(),
-            ArmedFor::After(delay, answered) => {
+            TimerDue::At(at) => at.as_microsecond(),
+            TimerDue::After(delay, answered) => {
                 let since = self.now.as_microsecond().saturating_add(
                     i64::try_from(
                         answered
@@ -161,8 +161,8 @@ mod tests {
         let mut memory = Memory::new();
         memory.set_now(at(0));
         for n in 0..300_000_i64 {
-            memory.arm(Armed {
-                due: ArmedFor::At(at(1_000_000_000_000 - n)),
+            memory.arm(NewTimer {
+                due: TimerDue::At(at(1_000_000_000_000 - n)),
                 is_timer: n % 2 == 0,
             });
         }
@@ -177,8 +177,8 @@ mod tests {
         let mut memory = Memory::new();
         memory.set_now(at(5_000_000));
         let received_at = memory.received_at;
-        memory.arm(Armed {
-            due: ArmedFor::At(at(65_000_000)),
+        memory.arm(NewTimer {
+            due: TimerDue::At(at(65_000_000)),
             is_timer: true,
         });
         assert_eq!(
@@ -197,8 +197,8 @@ mod tests {
     fn timers_of_other_processes_are_queried_a_little_later_than_own_timers() {
         let mut memory = Memory::new();
         memory.set_now(at(0));
-        memory.arm(Armed {
-            due: ArmedFor::At(at(1_000_000)),
+        memory.arm(NewTimer {
+            due: TimerDue::At(at(1_000_000)),
             is_timer: false,
         });
         memory.refill([(at(1_000_000), false), (at(2_000_000), false)]);

@@ -1,6 +1,6 @@
 //! The engine: start order, worker tasks, drain order. The only module of the engine that spawns.
 
-mod answer;
+mod outcome;
 mod builder;
 pub(crate) mod clockwork;
 mod commit;
@@ -25,7 +25,7 @@ mod step;
 mod stuck;
 mod upkeep;
 pub(crate) mod watch;
-mod within;
+mod step_tx_commit;
 
 use std::{
     fmt,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     new_instance::{NewInstance, IntoNewInstance},
-    calendar::{Cycle, Judgement, MisfirePolicy, Occurrence, judge},
+    calendar::{Cycle, MisfireDecision, MisfirePolicy, Occurrence, decide},
     codec,
     error::Error,
     id::NAME_BYTES_MAX,
@@ -100,7 +100,7 @@ impl Schedules {
 
     /// Decides what happens to a due timer, by the time of the database. An error is reported, and
     /// the timer stays.
-    pub(crate) fn judge(
+    pub(crate) fn decide(
         &self,
         timer: &DueTimer,
         now: Timestamp,
@@ -115,7 +115,7 @@ impl Schedules {
             missed: 0,
             new_instance: None,
         };
-        if !timer.by_hand {
+        if !timer.manual {
             let cycle: Cycle = timer
                 .cycle
                 .parse()
@@ -123,11 +123,11 @@ impl Schedules {
             let missed = MisfirePolicy::named(&timer.missed)
                 .ok_or_else(|| format!("{:?} is not a misfire policy", timer.missed))?;
             let cycle = cycle.missed(missed);
-            let Judgement {
+            let MisfireDecision {
                 happens,
                 next,
                 missed,
-            } = judge(
+            } = decide(
                 &cycle,
                 timer.anchor,
                 timer.due,
@@ -145,7 +145,7 @@ impl Schedules {
             let occurrence = Occurrence {
                 due: timer.due,
                 missed: timer.missed_count,
-                by_hand: timer.by_hand,
+                manual: timer.manual,
             };
             let made = std::panic::catch_unwind(AssertUnwindSafe(|| (plan.make)(occurrence)));
             let new_instance = made.map_err(|_| {

@@ -29,7 +29,7 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
     let Some(kind) = core.registry.find(&row.machine, row.machine_version).cloned() else {
         // The row was claimed by its machine name, so this should not happen. If it does, the claim
         // is released and nothing is lost.
-        within::release_claim(
+        step_tx_commit::release_claim(
             core,
             queue,
             &run,
@@ -41,7 +41,7 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
     // The run is already registered as busy, so an expired lease is found in any case: by this
     // check, or by the fence that stops busy runs.
     if fence.is_some() && core.lease.left().is_zero() {
-        within::release_claim(
+        step_tx_commit::release_claim(
             core,
             queue,
             &run,
@@ -51,7 +51,7 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
         return;
     }
     if row.crash_count > 0 && run.poison.is_none() && !record_begin(core, row.claim()).await {
-        within::release_claim(
+        step_tx_commit::release_claim(
             core,
             queue,
             &run,
@@ -68,7 +68,7 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
         Some(fence) => tokio::select! {
             decision = running => decision,
             () = fence.notified() => {
-                within::release_claim(core, queue, &run, "the lease expired, and the step needs mutual exclusion").await;
+                step_tx_commit::release_claim(core, queue, &run, "the lease expired, and the step needs mutual exclusion").await;
                 return;
             }
         },
@@ -85,7 +85,7 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
     let ended = core.ended(run, queue, decision);
     match tx {
         None => core.to_commit(ended),
-        Some(tx) => within::conclude(core, ended, tx).await,
+        Some(tx) => step_tx_commit::conclude(core, ended, tx).await,
     }
 }
 

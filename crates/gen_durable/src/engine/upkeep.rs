@@ -81,7 +81,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         repair: now,
         stuck: now,
     };
-    let (mut rounds, mut unknown_heads) = (lane::Rounds::default(), UnknownHeads::default());
+    let (mut rounds, mut unknown_heads) = (lane::RepairCursor::default(), UnknownHeads::default());
     let mut stuck_after = 0;
     let mut blocked_pause = BLOCKED_EVERY;
     let (mut timers_collected_to, mut signals_collected_to) =
@@ -439,7 +439,7 @@ async fn release_lost_claims(core: &Arc<Core>, connection: &Connection) -> Resul
 /// Repairs lanes and partition keys that have waiting instances and no instance that could run:
 /// they have lost their head, most likely by a manual change of rows. Each call checks a part of
 /// them.
-async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<(), Fault> {
+async fn repair(connection: &Connection, rounds: &mut lane::RepairCursor) -> Result<(), Fault> {
     let count = lane::repair(connection, rounds, REPAIR_BATCH).await?;
     if count > 0 {
         metrics::counter!("durable_lanes_repaired_total")

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    event::{EventRow, Fact},
+    event::{EventRow, NewEvent},
     wake::LogWake,
 };
 
@@ -61,12 +61,12 @@ const DISCOVER_MAX: i32 = 10_000;
 
 /// The engines of this process that a pool wakes when events are appended.
 #[derive(Debug, Default)]
-pub(crate) struct LogSide {
+pub(crate) struct LogWakes {
     /// Engines that assign positions and project. The mutex is never held over an await.
     wakes: Mutex<Vec<Weak<LogWake>>>,
 }
 
-impl LogSide {
+impl LogWakes {
     pub(crate) fn subscribe(&self, notify: &std::sync::Arc<LogWake>) {
         let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         wakes.retain(|notify| notify.strong_count() > 0);
@@ -85,7 +85,7 @@ impl LogSide {
     }
 
     /// Wakes the engines, with a hint that an event without a position is about to be committed.
-    pub(crate) fn expect_unplaced(&self) {
+    pub(crate) fn wake_for_unplaced(&self) {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         wakes
             .iter()
@@ -121,7 +121,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(facts: impl Iterator<Item = &'a Fact> + Clone, heads: &'static str) -> Columns<'a> {
+    fn of(facts: impl Iterator<Item = &'a NewEvent> + Clone, heads: &'static str) -> Columns<'a> {
         Columns {
             tenants: facts.clone().map(|f| f.tenant.as_str()).collect(),
             names: facts.clone().map(|f| f.name).collect(),
@@ -155,7 +155,7 @@ impl<'a> Columns<'a> {
 
 /// Appends one event. Events that arrive while a statement is running are gathered, and share the
 /// next one.
-pub(crate) async fn one(pool: &Pool, fact: Fact) -> Result<Placed, Error> {
+pub(crate) async fn one(pool: &Pool, fact: NewEvent) -> Result<Placed, Error> {
     let (answered, begins) = pool.inner.gathers.events.add(fact);
     if begins {
         let flushed = pool.clone();
@@ -168,7 +168,7 @@ pub(crate) async fn one(pool: &Pool, fact: Fact) -> Result<Placed, Error> {
         .map_err(|_| Error::broken("an event got no result: the database thread has ended"))?
 }
 
-fn weight(fact: &Fact) -> usize {
+fn weight(fact: &NewEvent) -> usize {
     fact.payload.get().len()
         + fact
             .headers
@@ -208,7 +208,7 @@ async fn flush(pool: &Pool, connection: &Connection) {
     }
 }
 
-async fn alone(pool: &Pool, connection: &Connection, asked: Asked<Fact, Placed>) {
+async fn alone(pool: &Pool, connection: &Connection, asked: Asked<NewEvent, Placed>) {
     let placed = append(connection, std::iter::once(&asked.item), true).await;
     pool.inner
         .log
@@ -217,7 +217,7 @@ async fn alone(pool: &Pool, connection: &Connection, asked: Asked<Fact, Placed>)
 }
 
 /// Appends any number of events, all or none, in one statement.
-pub(crate) async fn many(pool: &Pool, facts: Vec<Fact>) -> Result<Vec<Placed>, Error> {
+pub(crate) async fn many(pool: &Pool, facts: Vec<NewEvent>) -> Result<Vec<Placed>, Error> {
     let bytes: usize = facts.iter().map(weight).sum();
     if bytes > RECORD_BYTES_MAX {
         return Err(Error::invalid(format!(
@@ -248,7 +248,7 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<Fact>) -> Result<Vec<Placed>, E
 pub(crate) async fn within<T: Transaction>(
     tx: &mut T,
     target: &Target,
-    facts: &[Fact],
+    facts: &[NewEvent],
 ) -> Result<(), Error> {
     let columns = Columns::of(facts.iter(), "none");
     let rows = query_in(tx, target, &APPEND_WITHIN, &columns.params()).await;
@@ -260,7 +260,7 @@ pub(crate) async fn within<T: Transaction>(
 /// transaction holds the head of a log.
 async fn append<'a>(
     connection: &Connection,
-    facts: impl Iterator<Item = &'a Fact> + Clone,
+    facts: impl Iterator<Item = &'a NewEvent> + Clone,
     patient: bool,
 ) -> Result<Vec<Placed>, Fault> {
     let columns = Columns::of(facts, "wait");

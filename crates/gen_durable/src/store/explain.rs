@@ -134,8 +134,8 @@ pub enum Blocker {
         behind: i64,
     },
     /// The instance was set aside for an operator. Either the build that claimed it could not
-    /// decode it (`deaths` is 0), or this many workers crashed while they ran it.
-    Stuck { error: Option<String>, deaths: i16 },
+    /// decode it (`crashes` is 0), or this many workers crashed while they ran it.
+    Stuck { error: Option<String>, crashes: i16 },
     /// No live worker serves its queue.
     QueueNotWorked { queue: String },
     /// Its queue is paused.
@@ -162,7 +162,7 @@ pub enum Blocker {
     },
     /// Workers crashed with the instance so often that each worker runs at most one such instance
     /// at a time.
-    Suspect { deaths: i16 },
+    Suspect { crashes: i16 },
     /// This many instances of its queue are due before it, counted up to 10,001.
     BehindOthers { count: i64 },
 }
@@ -426,7 +426,7 @@ fn blockers(
         Status::Queued => queued(row, facts, precedence, before),
         Status::Stuck => vec![Blocker::Stuck {
             error: row.last_error.clone(),
-            deaths: row.crash_count,
+            crashes: row.crash_count,
         }],
         Status::Done | Status::Failed | Status::Cancelled => {
             let settled = Blocker::Settled {
@@ -548,7 +548,7 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
     }
     if row.crash_count >= SUSPECT_CRASHES {
         blockers.push(Blocker::Suspect {
-            deaths: row.crash_count,
+            crashes: row.crash_count,
         });
     } else if facts.before > 0 {
         blockers.push(Blocker::BehindOthers {

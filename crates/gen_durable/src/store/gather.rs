@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{enqueue::Inserted, events::Placed, fault::Fault, inspect::End};
-use crate::{new_instance::New, error::Error, event::Fact};
+use crate::{new_instance::New, error::Error, event::NewEvent};
 
 /// The largest number of bytes of JSON in a shared statement. A larger request is sent in a
 /// statement of its own.
@@ -24,7 +24,7 @@ pub(crate) struct Gathers {
     pub(crate) plain: Gather<New, Inserted>,
     /// Enqueues with a key, a lane or a partition key. They may wait for another transaction.
     pub(crate) keyed: Gather<New, Inserted>,
-    pub(crate) events: Gather<Fact, Placed>,
+    pub(crate) events: Gather<NewEvent, Placed>,
     /// Ids of instances for which a caller waits until they settle. `None`: there is no such
     /// instance.
     pub(crate) ends: Gather<i64, Option<End>>,

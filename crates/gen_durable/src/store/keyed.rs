@@ -42,7 +42,7 @@ pub struct LaneInfo {
     pub depth: i64,
     /// The number of instances that have arrived and await placement, among the first 10,001
     /// arrivals of all lanes.
-    pub unplaced: i64,
+    pub awaiting_placement: i64,
     /// The first instance of the lane, and why it has not settled. `None`: no pick has placed an
     /// instance yet. If its status is `queued`, either the lane's worker has just started it, or
     /// the next pick makes it runnable; its first blocker says which.
@@ -248,7 +248,7 @@ async fn lanes(
     ];
     let rows = connection.query(&LANES, params).await?;
     let read = |row: &Row| -> Result<(LaneInfo, Option<i64>), Fault> {
-        let (tenant, key, depth, unplaced) = (
+        let (tenant, key, depth, awaiting_placement) = (
             column(row, 0)?,
             column(row, 1)?,
             column(row, 2)?,
@@ -259,7 +259,7 @@ async fn lanes(
                 tenant,
                 key,
                 depth,
-                unplaced,
+                awaiting_placement,
                 head: None,
             },
             column(row, 4)?,

@@ -4,7 +4,7 @@
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    operate::Again,
+    operate::WakeRange,
     row::column,
     sql,
 };
@@ -20,7 +20,7 @@ sql!(DEPTH, "lane_depth.sql", []);
 
 /// The cursors of a repair, which reads a part of the lanes and partition keys at a time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Rounds {
+pub(crate) struct RepairCursor {
     lane: (String, String),
     partition: (String, String),
 }
@@ -47,7 +47,7 @@ pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
 /// placement handles it.
 pub(crate) async fn repair(
     connection: &Connection,
-    rounds: &mut Rounds,
+    rounds: &mut RepairCursor,
     limit: i32,
 ) -> Result<i32, Fault> {
     let params: &[Param<'_>] = &[
@@ -84,7 +84,7 @@ pub(crate) async fn unblock(
     connection: &Connection,
     lane: &LaneKey,
     act: &Unblock,
-) -> Result<Option<(i64, Again)>, Fault> {
+) -> Result<Option<(i64, WakeRange)>, Fault> {
     let (tenant, key) = (lane.tenant(), lane.key());
     let rows = match act {
         Unblock::Retry => connection.act_alone(&RETRY, &[&tenant, &key]).await?,

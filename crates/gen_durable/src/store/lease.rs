@@ -51,7 +51,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Returns the name of the worker in history rows: `host/pid`.
-    pub(crate) fn who(&self) -> Arc<str> {
+    pub(crate) fn label(&self) -> Arc<str> {
         format!("{}/{}", self.host, self.pid).into()
     }
 }

@@ -9,7 +9,7 @@ use super::{
     enqueue::{Inserted, KEYED, read_keyed},
     fault::Fault,
     row::column,
-    signal::{Answer, INBOX_MAX, SIGNAL, Whom, answer},
+    signal::{Answer, INBOX_MAX, SIGNAL, SignalTarget, answer},
     sql,
 };
 
@@ -54,7 +54,7 @@ pub(crate) async fn enqueue(
 /// Delivers a signal to an instance of any machine.
 pub(crate) async fn deliver(
     connection: &Connection,
-    to: &Whom,
+    to: &SignalTarget,
     name: &str,
     payload: &str,
     dedup: Option<&str>,
@@ -73,7 +73,7 @@ pub(crate) async fn deliver(
 }
 
 /// The queue, priority and due time of an instance that runs again: the pickers are woken for it.
-pub(crate) type Again = (String, i16, Timestamp);
+pub(crate) type WakeRange = (String, i16, Timestamp);
 
 /// Makes a failed, cancelled or stuck instance runnable again. Returns `None` if the instance does
 /// not exist or has another status.
@@ -82,7 +82,7 @@ pub(crate) async fn retry(
     id: i64,
     step: Option<&str>,
     data: Option<&str>,
-) -> Result<Option<Again>, Fault> {
+) -> Result<Option<WakeRange>, Fault> {
     let rows = connection.act_alone(&RETRY, &[&id, &step, &data]).await?;
     rows.first()
         .map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?)))

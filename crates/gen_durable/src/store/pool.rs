@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 
 use super::{
     connection::Connection,
-    events::LogSide,
+    events::LogWakes,
     fault::Fault,
     gather::Gathers,
     link::Link,
@@ -67,7 +67,7 @@ pub(crate) struct Inner {
     pub(crate) gathers: Gathers,
     /// Engines of this process, woken when events are appended through this pool; see
     /// `store/events.rs`.
-    pub(crate) log: LogSide,
+    pub(crate) log: LogWakes,
     /// Limits and hooks that an engine may set for all clients of the pool.
     pub(crate) limits: Mutex<Limits>,
 }
@@ -155,7 +155,7 @@ impl Pool {
                 transactions: Mutex::new(transactions.max(1)),
                 wakes: Mutex::default(),
                 gathers: Gathers::default(),
-                log: LogSide::default(),
+                log: LogWakes::default(),
                 limits: Mutex::new(Limits {
                     payload_bytes_max: 1024 * 1024,
                     traceparent: None,

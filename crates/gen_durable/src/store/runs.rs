@@ -95,7 +95,7 @@ pub(crate) struct Request {
     pub(crate) kind: RunKind,
     pub(crate) from: i64,
     pub(crate) to: Option<i64>,
-    pub(crate) anyway: bool,
+    pub(crate) force: bool,
     pub(crate) by: String,
     /// The version of the projection that a build must have to execute the run. `None`: any version
     /// that is not older than that of the rows.
@@ -113,7 +113,7 @@ pub(crate) async fn request(
         kind,
         from,
         to,
-        anyway,
+        force,
         by,
         version,
     } = request;
@@ -123,7 +123,7 @@ pub(crate) async fn request(
         &kind.name(),
         from,
         to,
-        anyway,
+        force,
         by,
         version,
     ];
@@ -142,11 +142,11 @@ pub(crate) async fn request_all(
         kind,
         from,
         to,
-        anyway,
+        force,
         by,
         ..
     } = request;
-    let params: &[Param<'_>] = &[projection, &kind.name(), from, to, anyway, by];
+    let params: &[Param<'_>] = &[projection, &kind.name(), from, to, force, by];
     connection
         .query(&REQUEST_ALL, params)
         .await?
@@ -244,7 +244,7 @@ pub(crate) struct Standing {
     pub(crate) applied: i64,
     pub(crate) scope_position: i64,
     pub(crate) generation: i32,
-    pub(crate) anyway: bool,
+    pub(crate) force: bool,
     /// The position at which a replay ends. Runs of other kinds end at the position of the live
     /// projection.
     pub(crate) target: Option<i64>,
@@ -287,7 +287,7 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         applied: column(first, 3)?,
         scope_position: column(first, 4)?,
         generation: column(first, 5)?,
-        anyway: column(first, 9)?,
+        force: column(first, 9)?,
         target: column(first, 10)?,
     };
     Ok(Opened {

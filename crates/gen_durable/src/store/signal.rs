@@ -212,7 +212,7 @@ fn holder(rows: &[impl Fields]) -> Result<Holder, Fault> {
 
 /// The address of an instance to cancel.
 #[derive(Debug, Clone)]
-pub(crate) struct Whom {
+pub(crate) struct SignalTarget {
     pub(crate) id: Option<i64>,
     pub(crate) tenant: String,
     pub(crate) key: Option<String>,
@@ -226,7 +226,7 @@ pub(crate) struct Whom {
 /// cancelled stay cancelled, and the same call continues with the rest.
 pub(crate) async fn cancel(
     connection: &Connection,
-    whom: &Whom,
+    whom: &SignalTarget,
     reason: &str,
     subtree: bool,
 ) -> Result<Answer, Fault> {

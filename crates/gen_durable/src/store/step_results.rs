@@ -17,7 +17,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{new_instance::New, event::Fact, id::Status, send_signal::SignalRow, history::HistoryRecord};
+use crate::{new_instance::New, event::NewEvent, id::Status, send_signal::SignalRow, history::HistoryRecord};
 
 sql!(prepared WRITE_RESULTS, "write_step_results.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -69,7 +69,7 @@ pub(crate) const BATCH_LOCK_TIMEOUT: &str = "20ms";
 /// The longest wait of a part of a batch in which a row is known to be locked.
 pub(crate) const HALVED_LOCK_TIMEOUT: &str = "2ms";
 
-/// The `rise` of a step result that enters a step.
+/// The `attempt_change` of a step result that enters a step.
 pub(crate) const ENTERS: i32 = -1;
 
 /// The result of a step, with the values that the instance's row gets.
@@ -88,7 +88,7 @@ pub(crate) struct StepResult {
     pub(crate) error: Option<String>,
     /// By how much the number of attempts rises. [`ENTERS`]: a step is entered, and its attempts
     /// begin at zero.
-    pub(crate) rise: i32,
+    pub(crate) attempt_change: i32,
     pub(crate) delay_seconds: f64,
     /// True if the instance is in a lane or has a partition key: when it settles or waits, its
     /// successor there may run.
@@ -130,7 +130,7 @@ pub(crate) struct Effects {
     pub(crate) signals: Vec<SignalRow>,
     /// Events for the log. They are recorded last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) events: Vec<Fact>,
+    pub(crate) events: Vec<NewEvent>,
     /// The parent. When a child settles, its commit updates the parent's row.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
@@ -222,20 +222,20 @@ pub(crate) struct Written {
     /// missing here.
     pub(crate) found: HashMap<i64, NextInputs>,
     /// The successors that this worker runs now, each with the id of the instance that it succeeds.
-    pub(crate) handed: Vec<(i64, Claimed)>,
+    pub(crate) promoted: Vec<(i64, Claimed)>,
 }
 
 /// The worker that runs the successors in lanes and partitions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Taker<'a> {
+pub(crate) struct SuccessorWorker<'a> {
     pub(crate) worker: &'a str,
     pub(crate) lease_seconds: f64,
     pub(crate) steps: &'a [String],
 }
 
-impl Taker<'_> {
+impl SuccessorWorker<'_> {
     /// No worker runs the successors: they are left to the pickers.
-    const NONE: Taker<'static> = Taker {
+    const NONE: SuccessorWorker<'static> = SuccessorWorker {
         worker: "00000000-0000-0000-0000-000000000000",
         lease_seconds: 0.0,
         steps: &[],
@@ -261,7 +261,7 @@ struct ResultDocument<'a> {
     result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    rise: i32,
+    attempt_change: i32,
     delay: f64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     keyed: bool,
@@ -293,7 +293,7 @@ fn document<'a>(results: impl IntoIterator<Item = &'a StepResult>) -> Result<Str
             state: raw(&e.state)?,
             result: raw(&e.result)?,
             error: e.error.as_deref(),
-            rise: e.rise,
+            attempt_change: e.attempt_change,
             delay: e.delay_seconds,
             keyed: e.keyed,
             history: e.history.as_deref(),
@@ -330,7 +330,7 @@ struct Columns<'a> {
     states: Vec<Option<&'a str>>,
     results: Vec<Option<&'a str>>,
     errors: Vec<Option<&'a str>>,
-    rises: Vec<i32>,
+    attempt_changes: Vec<i32>,
     delays: Vec<f64>,
     lock_timeout: Option<&'static str>,
 }
@@ -353,7 +353,7 @@ impl<'a> Columns<'a> {
             states: unless_all(None, sorted.iter().map(|e| e.state.as_deref())),
             results: unless_all(None, sorted.iter().map(|e| e.result.as_deref())),
             errors: unless_all(None, sorted.iter().map(|e| e.error.as_deref())),
-            rises: unless_all(0, sorted.iter().map(|e| e.rise)),
+            attempt_changes: unless_all(0, sorted.iter().map(|e| e.attempt_change)),
             delays: unless_all(0.0, sorted.iter().map(|e| e.delay_seconds)),
             lock_timeout,
         }
@@ -371,7 +371,7 @@ impl<'a> Columns<'a> {
             &self.states,
             &self.results,
             &self.errors,
-            &self.rises,
+            &self.attempt_changes,
             &self.delays,
             &self.lock_timeout,
         ]
@@ -433,7 +433,7 @@ struct Promotions<'a> {
     taking: Vec<i64>,
     /// Those of them that are in a lane of which this process is not the lane worker yet.
     begins: Vec<i64>,
-    taker: Taker<'a>,
+    taker: SuccessorWorker<'a>,
 }
 
 impl Promotions<'_> {
@@ -477,7 +477,7 @@ impl Promotions<'_> {
 pub(crate) async fn settle<'a>(
     connection: &Connection,
     results: impl IntoIterator<Item = &'a StepResult>,
-    taker: Option<Taker<'_>>,
+    taker: Option<SuccessorWorker<'_>>,
     lock_timeout: &'static str,
 ) -> Result<Written, Fault> {
     let results: Vec<&StepResult> = results.into_iter().collect();
@@ -501,7 +501,7 @@ pub(crate) async fn settle<'a>(
                 .filter(|result| !result.unclaimed)
                 .map(|result| result.claim.id)
                 .collect(),
-            taker: taker.unwrap_or(Taker::NONE),
+            taker: taker.unwrap_or(SuccessorWorker::NONE),
         };
         let (statement, params) = promotions.statement(&columns, history.as_ref());
         return written_keyed(&connection.query(statement, &params).await?);
@@ -566,7 +566,7 @@ fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
     };
     Ok(Written {
         found: rows.iter().map(found).collect::<Result<_, Fault>>()?,
-        handed: Vec::new(),
+        promoted: Vec::new(),
     })
 }
 
@@ -594,7 +594,7 @@ fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
             }
             Some(predecessor_id) => {
                 let unclaimed = column(row, 27)?;
-                written.handed.push((
+                written.promoted.push((
                     predecessor_id,
                     Claimed {
                         unclaimed,

@@ -103,7 +103,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         tally: &mut DrainStats,
     ) -> Within {
         let within = decision.within.take();
-        let history = HistoryRecord::of(row, &decision, &self.worker.who());
+        let history = HistoryRecord::of(row, &decision, &self.worker.label());
         let result = StepResult {
             claim: row.claim(),
             status: decision.status,
@@ -113,7 +113,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             state: decision.state,
             result: decision.result,
             error: decision.error,
-            rise: decision.rise,
+            attempt_change: decision.attempt_change,
             delay_seconds: codec::delay_seconds(decision.delay),
             keyed: row.keyed,
             takes: false,

@@ -241,7 +241,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
         (
             "schedules without exactly one pending timer",
             "select count(*) from S.schedules s where (s.paused_at is null)::int <> (select count(*) from S.timers t
-                where t.schedule = s.name and t.state = 'pending' and not t.by_hand)",
+                where t.schedule = s.name and t.state = 'pending' and not t.manual)",
         ),
         (
             "occurrences that did not start exactly one instance",

@@ -409,7 +409,7 @@ async fn a_worker_that_lost_its_claim_writes_no_history() {
 
     let ending = |id: i64, epoch: i64| {
         format!(
-            r#"{{"id":{id},"epoch":{epoch},"seq":{},"status":"runnable","rise":1,"delay":0,"error":"no","new_instances":[],
+            r#"{{"id":{id},"epoch":{epoch},"seq":{},"status":"runnable","attempt_change":1,"delay":0,"error":"no","new_instances":[],
             "history":{{"from":"run","outcome":"retry","attempt":0,"took":0.1,"worker":"there/2"}}}}"#,
             if id == lost { 3 } else { 4 }
         )
@@ -527,7 +527,7 @@ async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundred
     assert_eq!(kept(&lab).await, (1_101, 999));
     let (lab, id) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_099).await;
     let conclude = format!(
-        r#"select * from {}._write_step_results_with_effects('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","rise":1,"delay":0,"new_instances":[],
+        r#"select * from {}._write_step_results_with_effects('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","attempt_change":1,"delay":0,"new_instances":[],
             "history":{{"from":"round","outcome":"retry","attempt":0,"took":0,"worker":"w"}}}}]', null)"#,
         lab.pool().schema()
     );

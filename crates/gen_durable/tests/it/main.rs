@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;
-mod acts_between;
+mod acts_across_instances;
 mod attempts;
 mod audit;
 mod bad_input;

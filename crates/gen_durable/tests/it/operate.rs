@@ -266,7 +266,7 @@ async fn a_retried_settled_child_does_not_count_for_the_join_and_a_retried_stuck
         first(&lab, stuck).await,
         Some(Blocker::Stuck {
             error: Some("of another shape".into()),
-            deaths: 0
+            crashes: 0
         })
     );
     lab.operate().retry(stuck, None).await.unwrap();
@@ -366,7 +366,7 @@ async fn explain_lists_blockers_in_the_order_of_the_picker() {
     )
     .await
     .unwrap();
-    assert_eq!(first(&lab, id).await, Some(Blocker::Suspect { deaths: 2 }));
+    assert_eq!(first(&lab, id).await, Some(Blocker::Suspect { crashes: 2 }));
     assert_eq!(lab.inspect().explain(99).await.unwrap(), None);
 }
 

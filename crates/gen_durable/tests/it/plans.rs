@@ -365,7 +365,7 @@ async fn the_cost_of_a_commit_with_history_does_not_depend_on_existing_history()
     // The constraint that an executing row names its worker does not matter for this measurement.
     client
         .batch_execute(&format!(
-            "alter table {schema}.instances drop constraint instances_executing_has_an_owner"
+            "alter table {schema}.instances drop constraint instances_executing_has_worker"
         ))
         .await
         .unwrap();

@@ -12,7 +12,7 @@ use crate::support::{Running, eventually, live, sql};
 struct Report {
     due: Timestamp,
     missed: u32,
-    by_hand: bool,
+    manual: bool,
 }
 impl Job for Report {
     const NAME: &'static str = "report";
@@ -27,7 +27,7 @@ fn report(at: gen_durable::Occurrence) -> Report {
     Report {
         due: at.due,
         missed: at.missed,
-        by_hand: at.by_hand,
+        manual: at.manual,
     }
 }
 
@@ -52,7 +52,7 @@ async fn reports(pool: &Pool) -> Vec<(Timestamp, u32, bool)> {
     let rows = client.query(&text, &[]).await.unwrap();
     let read = |row: &tokio_postgres::Row| {
         let report: Report = serde_json::from_str(row.get(0)).unwrap();
-        (report.due, report.missed, report.by_hand)
+        (report.due, report.missed, report.manual)
     };
     rows.iter().map(read).collect()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::whom::{Whom, named};
+use super::target::{TargetArgs, named};
 use crate::{
     connect::{Database, Usage},
     table::{print, print_json},
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     )]
     id: Option<i64>,
     #[command(flatten)]
-    whom: Whom,
+    whom: TargetArgs,
     /// Also cancel all its descendants that have not settled
     #[arg(long)]
     subtree: bool,

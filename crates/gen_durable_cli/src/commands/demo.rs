@@ -18,7 +18,7 @@ use crate::{
     connect::user,
     shop::{
         books::{self, Books},
-        death::{Death, kill_one},
+        kill::{KilledWorker, kill_one},
         order::Order,
         progress::{Far, Progress},
         receipt::Receipt,
@@ -241,7 +241,7 @@ async fn play(
         ids: Vec::new(),
         here: 0,
     };
-    let mut death: Option<Death> = None;
+    let mut death: Option<KilledWorker> = None;
     let mut killed_by_others = 0;
     let mut last_change = (Instant::now(), 0);
     loop {

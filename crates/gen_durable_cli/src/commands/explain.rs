@@ -175,8 +175,8 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
                 "it blocks the lane {lane}, {behind} wait behind it: `durable lanes retry {words}` runs it again, `durable lanes skip {words}` leaves it failed and runs the next, `durable lanes discard {words}` cancels it and runs the next"
             )
         }
-        Blocker::Stuck { deaths, .. } if *deaths > 0 => format!(
-            "it is stuck: {deaths} workers crashed while they ran it (find the cause, then `durable retry`)"
+        Blocker::Stuck { crashes, .. } if *crashes > 0 => format!(
+            "it is stuck: {crashes} workers crashed while they ran it (find the cause, then `durable retry`)"
         ),
         Blocker::Stuck { error, .. } => format!(
             "it is stuck: no build that claimed it could decode it: {} (deploy a build that can, or `durable retry`)",
@@ -194,8 +194,8 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
         Blocker::NoWorkerForStep { machine, machine_version, step, queue } => {
             format!("no live worker of the queue {queue} that runs {machine} v{machine_version} knows the step `{step}`: deploy a build that has it")
         }
-        Blocker::Suspect { deaths } => {
-            format!("it is a suspect: {deaths} workers crashed while they ran it, so a worker runs it only while it runs no other suspect")
+        Blocker::Suspect { crashes } => {
+            format!("it is a suspect: {crashes} workers crashed while they ran it, so a worker runs it only while it runs no other suspect")
         }
         Blocker::BehindOthers { count } if *count > 10_000 => "over 10,000 instances in its queue are due before it".to_owned(),
         Blocker::BehindOthers { count } => format!("{} instances in its queue are due before it", thousands(*count)),

@@ -174,7 +174,7 @@ async fn list(args: Args, json: bool) -> anyhow::Result<()> {
 }
 
 fn row(lane: &LaneInfo, now: Timestamp) -> [String; 10] {
-    let depth = match (lane.depth, lane.unplaced) {
+    let depth = match (lane.depth, lane.awaiting_placement) {
         (depth, _) if depth > COUNTED_MAX => "over 10,000".to_owned(),
         (depth, 0) => thousands(depth),
         (depth, arrived) => format!("{} + {}", thousands(depth), thousands(arrived)),
@@ -212,7 +212,7 @@ fn for_programs(lane: &LaneInfo) -> Value {
         and(as_json(head), more)
     });
     json!({
-        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "unplaced": lane.unplaced,
+        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "awaiting_placement": lane.awaiting_placement,
         "blocked": lane.is_blocked(), "head": head,
     })
 }

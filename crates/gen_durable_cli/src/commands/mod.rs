@@ -14,7 +14,7 @@ pub(crate) mod enqueue;
 pub(crate) mod explain;
 pub(crate) mod retry;
 pub(crate) mod signal;
-pub(crate) mod whom;
+pub(crate) mod target;
 
 pub(crate) mod lanes;
 pub(crate) mod partitions;

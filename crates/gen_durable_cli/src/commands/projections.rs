@@ -101,7 +101,7 @@ struct Rebuild {
     in_place: bool,
     /// Swap even if the digests differ
     #[arg(long, conflicts_with = "in_place")]
-    anyway: bool,
+    force: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -164,7 +164,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         Some(Command::Rebuild(Rebuild {
             scopes,
             in_place,
-            anyway,
+            force,
         })) => {
             let kind = if in_place {
                 RunKind::Rebuild
@@ -177,7 +177,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 json,
                 RunRequest {
                     kind,
-                    anyway,
+                    force,
                     after: 0,
                     up_to: None,
                 },
@@ -195,7 +195,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 json,
                 RunRequest {
                     kind: RunKind::Replay,
-                    anyway: false,
+                    force: false,
                     after,
                     up_to,
                 },
@@ -209,7 +209,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 json,
                 RunRequest {
                     kind: RunKind::Verify,
-                    anyway: false,
+                    force: false,
                     after: 0,
                     up_to: None,
                 },
@@ -224,7 +224,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 /// The parameters of a requested run.
 struct RunRequest {
     kind: RunKind,
-    anyway: bool,
+    force: bool,
     after: i64,
     up_to: Option<i64>,
 }
@@ -239,8 +239,8 @@ impl RunRequest {
                 .for_all_tenants(self.kind, projection)
                 .after(self.after)
                 .by(user());
-            request = if self.anyway {
-                request.anyway()
+            request = if self.force {
+                request.force()
             } else {
                 request
             };
@@ -258,8 +258,8 @@ impl RunRequest {
             _ => projections.replay(tenant, projection),
         };
         let mut request = request.after(self.after).by(user());
-        request = if self.anyway {
-            request.anyway()
+        request = if self.force {
+            request.force()
         } else {
             request
         };
@@ -565,7 +565,7 @@ async fn retry(args: Retry, json: bool) -> anyhow::Result<()> {
         };
     }
     if json {
-        return print_json(&json!({"tried_again": count}));
+        return print_json(&json!({"retried": count}));
     }
     print(match (count, parked) {
         (0, true) => "no parked events found".to_owned(),

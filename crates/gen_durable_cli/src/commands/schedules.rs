@@ -249,7 +249,7 @@ fn shown(info: &ScheduleInfo) -> String {
         if run.missed > 0 {
             what.push_str(&format!("; {} before it were missed", run.missed));
         }
-        if run.by_hand {
+        if run.manual {
             what.push_str("; started by an operator");
         }
         text.push_str(&format!("  {head}  {}: {what}\n", when(run.due, info.now)));
@@ -264,7 +264,7 @@ fn as_json(info: &ScheduleInfo) -> Value {
         .map(|run| {
             json!({
                 "due": run.due, "state": run.state, "ended": run.ended, "instance": run.instance,
-                "status": run.status, "missed": run.missed, "by_hand": run.by_hand,
+                "status": run.status, "missed": run.missed, "manual": run.manual,
             })
         })
         .collect();

@@ -3,7 +3,7 @@
 use gen_durable::{Address, UntypedAddress, Client, Search, Status};
 use serde_json::json;
 
-use super::whom::{Whom, named};
+use super::target::{TargetArgs, named};
 use crate::{
     connect::{Database, Usage},
     table::{print, print_json},
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[arg(value_name = "ID NAME PAYLOAD", num_args = 1..=3, required = true, allow_negative_numbers = true)]
     words: Vec<String>,
     #[command(flatten)]
-    whom: Whom,
+    whom: TargetArgs,
     /// Deliver at most one signal with this key to the instance, however often it is sent
     #[arg(long, value_name = "KEY")]
     once: Option<String>,

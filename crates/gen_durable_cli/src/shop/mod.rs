@@ -2,7 +2,7 @@
 //! receipt. Its workers are separate processes; the demo kills one of them.
 
 pub(crate) mod books;
-pub(crate) mod death;
+pub(crate) mod kill;
 pub(crate) mod ledger;
 pub(crate) mod order;
 pub(crate) mod progress;

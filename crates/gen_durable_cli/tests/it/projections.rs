@@ -182,7 +182,7 @@ async fn projections_are_listed_rebuilt_verified_and_retried_from_the_command_li
     );
 
     let tried = db.json(&["projections", "retry", "till", "--tenant", "broken"]);
-    assert_eq!(tried["tried_again"], 1);
+    assert_eq!(tried["retried"], 1);
     assert_eq!(
         db.json(&[
             "projections",
@@ -191,7 +191,7 @@ async fn projections_are_listed_rebuilt_verified_and_retried_from_the_command_li
             "--tenant",
             "broken",
             "--parked"
-        ])["tried_again"],
+        ])["retried"],
         0
     );
     assert_eq!(db.json(&["projections", "cancel", "1"])["cancelled"], false);

@@ -166,7 +166,7 @@ function Facts({ row, now }) {
     ['Changed', html`<${Time} at=${row.updated_at} now=${now} />`],
     ['Finished', row.settled_at && html`<${Time} at=${row.settled_at} now=${now} />`],
     ['Duration', row.settled_at && span(Date.parse(row.settled_at) - Date.parse(row.inserted_at))],
-    ['Worker', row.worker], ['Commits', number(row.commits)], ['Worker crashes', row.deaths || null], ['Trace', row.trace],
+    ['Worker', row.worker], ['Commits', number(row.commits)], ['Worker crashes', row.crashes || null], ['Trace', row.trace],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value !== null && value !== undefined && value !== '').map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 }

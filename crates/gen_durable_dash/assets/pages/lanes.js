@@ -58,7 +58,7 @@ function LaneList({ query, now, mayAct }) {
       : html`<${Table} label="Lanes" head=${['lane', '#depth', 'head', 'status', 'age', 'why', '']}>
         ${pages.rows.map((lane) => html`<tr key=${`${lane.tenant}/${lane.key}`} class=${lane.blocked ? 'is-blocked' : ''}>
           <td class="key-cell">${named(lane)}</td>
-          <td class="num">${counted(lane.depth)}${lane.unplaced > 0 && html` <small title="waiting for a lane position">+ ${number(lane.unplaced)}</small>`}</td>
+          <td class="num">${counted(lane.depth)}${lane.awaiting_placement > 0 && html` <small title="waiting for a lane position">+ ${number(lane.awaiting_placement)}</small>`}</td>
           ${head(lane.head, now, 'Waiting for placement by the next pick.')}
           <td class="end">${mayAct && lane.blocked && html`<${LaneActions} lane=${lane} onDone=${pages.reload} />`}</td>
         </tr>`)}

@@ -102,13 +102,13 @@ function Scope({ row, act }) {
     toast(answer.served ? `Run ${answer.run.id} requested` : `Run ${answer.run.id} waits for a worker that has ${row.projection} registered`);
     act.reload();
   };
-  const rebuild = ({ how, anyway, after, to }) => {
+  const rebuild = ({ how, force, after, to }) => {
     if (how === 'replay') return requestRun('replay', { after: Number(after || 0), up_to: to ? Number(to) : undefined });
-    return requestRun('rebuild', how === 'in_place' ? { in_place: true } : { anyway: anyway === 'on' });
+    return requestRun('rebuild', how === 'in_place' ? { in_place: true } : { force: force === 'on' });
   };
   const retry = async () => {
     const answer = await post(`projections/${part(row.projection)}/retry`, { tenant: row.tenant });
-    toast(answer.goes_on ? `${of(row)} continues` : `${of(row)} had not halted`);
+    toast(answer.resumed ? `${of(row)} continues` : `${of(row)} had not halted`);
     act.reload();
   };
   return html`<tr>
@@ -144,7 +144,7 @@ function Rebuild({ row }) {
       <option value="replay">replay: apply events again to the existing rows</option>
     </select><//>
     ${how === 'shadow' && html`<p>A worker applies all ${number(row.position)} events to shadow rows. Readers see the live rows until the shadow is swapped in.</p>
-      <label class="check"><input type="checkbox" name="anyway" /> swap even if they differ</label>`}
+      <label class="check"><input type="checkbox" name="force" /> swap even if they differ</label>`}
     ${how === 'in_place' && html`<p>Readers see incomplete rows while it runs: the live rows are cleared first. It cannot be undone once it has started.</p>`}
     ${how === 'replay' && html`<p>Use it only for idempotent projections: events are applied a second time.</p>
       <${Field} label="After position"><input name="after" type="number" min="0" step="1" value="0" /><//>
@@ -180,7 +180,7 @@ function Failure({ row, act }) {
   const [open, setOpen] = useState(false);
   const again = async ({ all }) => {
     const answer = await post(`projections/${part(row.projection)}/redrive`, { tenant: row.tenant, position: all === 'on' ? undefined : row.position });
-    toast(`${plural(answer.tried_again, 'event')} will be retried`);
+    toast(`${plural(answer.retried, 'event')} will be retried`);
     act.reload();
   };
   return html`<tr>

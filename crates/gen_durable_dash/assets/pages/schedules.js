@@ -63,7 +63,7 @@ function Card({ schedule, now, mayAct, onDone }) {
       <div><h3>Recent runs</h3>${schedule.runs.length === 0 ? html`<p class="faint">No runs yet.</p>`
         : html`<ol>${schedule.runs.map((run) => html`<li key=${run.due}>${exact(run.due)} ${run.instance ? html`<${InstanceLink} id=${run.instance} />` : ''}
             ${run.status ? html`<${Status} status=${run.status} />` : html`<span class="faint">${run.instance ? 'deleted' : run.state}</span>`}
-            ${run.by_hand && html`<small>manual</small>`}${run.missed > 0 && html`<small>${run.missed} missed before it</small>`}</li>`)}</ol>`}</div>
+            ${run.manual && html`<small>manual</small>`}${run.missed > 0 && html`<small>${run.missed} missed before it</small>`}</li>`)}</ol>`}</div>
     </div>
     ${changes && html`<${ChangeCycle} schedule=${schedule} path=${path} onDone=${onDone} onClose=${() => setChanges(false)} />`}
   </article>`;

@@ -119,7 +119,7 @@ pub(crate) async fn retry(
     };
     shared
         .audit
-        .note(&by, "retry", on, super::places::said(&went, "runs again"));
+        .note(&by, "retry", on, super::queues::said(&went, "runs again"));
     went?;
     Ok(Json(json!({"id": id, "runs_again": true})))
 }

@@ -308,10 +308,10 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 "It failed and blocks lane {lane}, in which {behind} wait: retry it, or promote its successor with `durable lanes skip {lane}`."
             ),
         ),
-        Blocker::Stuck { deaths, .. } if *deaths > 0 => (
+        Blocker::Stuck { crashes, .. } if *crashes > 0 => (
             "stuck",
             format!(
-                "It is stuck: {deaths} workers crashed while it ran. Find the cause, then retry it."
+                "It is stuck: {crashes} workers crashed while it ran. Find the cause, then retry it."
             ),
         ),
         Blocker::Stuck { error, .. } => {
@@ -360,10 +360,10 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 "No live worker of queue {queue} that runs {machine} v{machine_version} has the step {step}."
             ),
         ),
-        Blocker::Suspect { deaths } => (
+        Blocker::Suspect { crashes } => (
             "suspect",
             format!(
-                "{deaths} workers crashed while they held it: each worker runs such suspects one at a time."
+                "{crashes} workers crashed while they held it: each worker runs such suspects one at a time."
             ),
         ),
         Blocker::BehindOthers { count } if *count > 10_000 => (

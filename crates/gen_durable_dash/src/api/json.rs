@@ -38,7 +38,7 @@ pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
         "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
         "updated_at": row.updated_at.to_string(), "settled_at": time(row.settled_at),
         "worker": row.locked_by, "lease_expires_at": time(row.lease_expires_at),
-        "commits": row.step_seq, "claims": row.claim_epoch, "deaths": row.crash_count,
+        "commits": row.step_seq, "claims": row.claim_epoch, "crashes": row.crash_count,
         "children_pending": row.children_pending, "join_any": row.join_any, "trace": row.traceparent,
         "lane": row.lane_key, "in_lane": row.in_lane, "blocks_its_lane": row.blocks_its_lane(), "partition": row.partition_key,
     })

@@ -107,7 +107,7 @@ fn next(place: Option<(String, String)>) -> Option<Value> {
 
 fn shown_lane(lane: &LaneInfo, redaction: &Redaction) -> Value {
     json!({
-        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "unplaced": lane.unplaced,
+        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "awaiting_placement": lane.awaiting_placement,
         "capped": lane.depth >= shown::COUNTED_MAX, "blocked": lane.is_blocked(),
         "head": lane.head.as_ref().map(|head| holder(head, redaction)),
     })

@@ -7,7 +7,7 @@ use gen_durable::{ProjectionFailure, ProjectionInfo, ProjectionRun, RunRequest, 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{audit::mark, json::time, places::said};
+use super::{audit::mark, json::time, queues::said};
 use crate::{
     access::Caller,
     problem::{Answer, At, Body, Problem, Query},
@@ -99,16 +99,16 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
     ("KeyScope", &["tenant"]),
     (
         "Rebuild",
-        &["tenant", "in_place: boolean", "anyway: boolean"],
+        &["tenant", "in_place: boolean", "force: boolean"],
     ),
     ("Replay", &["tenant", "after: integer", "up_to: integer?"]),
     ("Redrive", &["tenant", "position: integer?"]),
     ("CancelRun", &["why"]),
     ("Asked", &["*run: ProjectionRun", "*served: boolean"]),
-    ("GoesOn", &["projection", "tenant", "*goes_on: boolean"]),
+    ("ProjectionRetried", &["projection", "tenant", "*resumed: boolean"]),
     (
         "Redriven",
-        &["projection", "tenant", "*tried_again: integer"],
+        &["projection", "tenant", "*retried: integer"],
     ),
     ("RunCancelled", &["id", "*cancelled: boolean"]),
 ];
@@ -279,7 +279,7 @@ pub(crate) struct RebuildBody {
     /// Clears the live rows and fills them again, instead of filling a shadow and swapping.
     in_place: bool,
     /// Swaps even if the digests differ.
-    anyway: bool,
+    force: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -312,9 +312,9 @@ pub(crate) async fn rebuild(
     At(name): At<String>,
     Body(body): Body<RebuildBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    if body.in_place && body.anyway {
+    if body.in_place && body.force {
         return Err(Problem::invalid(
-            "anyway applies to a rebuild in a shadow: a rebuild in place compares nothing",
+            "force applies to a rebuild in a shadow: a rebuild in place compares nothing",
         ));
     }
     let projections = shared.client.projections();
@@ -330,8 +330,8 @@ pub(crate) async fn rebuild(
         &by,
         act,
         (&name, &body.tenant),
-        if body.anyway {
-            request.anyway()
+        if body.force {
+            request.force()
         } else {
             request
         },
@@ -413,7 +413,7 @@ pub(crate) async fn retry(
     Body(body): Body<ScopeBody>,
 ) -> Answer<Json<Value>> {
     let went = shared.client.projections().retry(&body.tenant, &name).await;
-    let well = if went.as_ref().is_ok_and(|goes_on| *goes_on) {
+    let well = if went.as_ref().is_ok_and(|resumed| *resumed) {
         "continues"
     } else {
         "had not halted"
@@ -425,7 +425,7 @@ pub(crate) async fn retry(
         said(&went, well),
     );
     Ok(Json(
-        json!({"projection": name, "tenant": body.tenant, "goes_on": went?}),
+        json!({"projection": name, "tenant": body.tenant, "resumed": went?}),
     ))
 }
 
@@ -450,7 +450,7 @@ pub(crate) async fn redrive(
         .map_err(ToString::to_string);
     shared.audit.note(&by, "redrive", on, outcome);
     Ok(Json(
-        json!({"projection": name, "tenant": body.tenant, "tried_again": went?}),
+        json!({"projection": name, "tenant": body.tenant, "retried": went?}),
     ))
 }
 

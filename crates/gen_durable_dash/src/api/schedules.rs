@@ -62,7 +62,7 @@ fn shown(info: &ScheduleInfo, redaction: &Redaction) -> Value {
             json!({
                 "due": run.due.to_string(), "state": run.state, "ended": run.ended.to_string(),
                 "instance": run.instance.map(|id| id.to_string()), "status": run.status, "missed": run.missed,
-                "by_hand": run.by_hand,
+                "manual": run.manual,
             })
         })
         .collect();

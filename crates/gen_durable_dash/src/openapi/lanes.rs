@@ -8,7 +8,7 @@ pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
             "*tenant",
             "*key",
             "*depth: integer",
-            "unplaced: integer",
+            "awaiting_placement: integer",
             "capped: boolean",
             "*blocked: boolean",
             "*head: object?",
@@ -16,7 +16,7 @@ pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
     ),
     ("Lane", &["*key", "tenant"]),
     ("LaneDiscard", &["*key", "tenant", "why"]),
-    ("LaneGoesOn", &["*id", "*key", "tenant", "said"]),
+    ("LaneUnblocked", &["*id", "*key", "tenant", "said"]),
     (
         "Partitions",
         &["*partitions: PartitionRow[]", "next: object?"],

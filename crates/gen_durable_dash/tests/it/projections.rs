@@ -200,16 +200,16 @@ async fn a_verification_reports_equality_or_the_difference() {
             .starts_with("differs at position 40"),
         "{differs}"
     );
-    // A shadow that differs is not swapped in, unless `anyway` is set.
+    // A shadow that differs is not swapped in, unless `force` is set.
     let refused = run(&server, "rebuild", json!({"tenant": "acme"})).await;
     assert_eq!(refused["status"], "failed", "{refused}");
-    let anyway = run(
+    let force = run(
         &server,
         "rebuild",
-        json!({"tenant": "acme", "anyway": true}),
+        json!({"tenant": "acme", "force": true}),
     )
     .await;
-    assert_eq!(anyway["status"], "done", "{anyway}");
+    assert_eq!(force["status"], "done", "{force}");
     let in_place = run(
         &server,
         "rebuild",
@@ -291,14 +291,14 @@ async fn a_parked_event_is_retried_and_a_halted_projection_continues() {
         server
             .post(redrive, r#"{"tenant": "odd", "position": 1}"#)
             .await
-            .json()["tried_again"],
+            .json()["retried"],
         0
     );
     assert_eq!(
         server
             .post(redrive, r#"{"tenant": "odd", "position": 2}"#)
             .await
-            .json()["tried_again"],
+            .json()["retried"],
         1
     );
     eventually("the event has failed again", async || {
@@ -308,7 +308,7 @@ async fn a_parked_event_is_retried_and_a_halted_projection_continues() {
     .await;
     let retry = "/api/v1/projections/till/retry";
     assert_eq!(
-        server.post(retry, r#"{"tenant": "acme"}"#).await.json()["goes_on"],
+        server.post(retry, r#"{"tenant": "acme"}"#).await.json()["resumed"],
         false
     );
     worker.stop().await;
@@ -321,7 +321,7 @@ async fn a_parked_event_is_retried_and_a_halted_projection_continues() {
         "halted"
     );
     assert_eq!(
-        server.post(retry, r#"{"tenant": "acme"}"#).await.json()["goes_on"],
+        server.post(retry, r#"{"tenant": "acme"}"#).await.json()["resumed"],
         true
     );
     let acts = server.read("/api/v1/audit").await;
@@ -348,7 +348,7 @@ async fn invalid_input_is_rejected_with_an_explanation() {
         ("a%00b/redrive", "{}"),
         ("till/verify", r#"{"tenant": "a\u0000b"}"#),
         ("till/redrive", r#"{"tenant": "a\u0000b"}"#),
-        ("till/rebuild", r#"{"in_place": true, "anyway": true}"#),
+        ("till/rebuild", r#"{"in_place": true, "force": true}"#),
         ("till/rebuild", r#"{"inplace": true}"#),
         ("till/replay", r#"{"after": -1}"#),
         ("till/replay", r#"{"after": 9, "up_to": 3}"#),

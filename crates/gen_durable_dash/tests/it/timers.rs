@@ -270,7 +270,7 @@ async fn a_schedule_is_shown_paused_resumed_run_and_changed() {
         server.read(path).await["runs"][0]["status"] == "done"
     })
     .await;
-    assert_eq!(server.read(path).await["runs"][0]["by_hand"], true);
+    assert_eq!(server.read(path).await["runs"][0]["manual"], true);
     assert_eq!(
         server.post(&format!("{path}/resume"), "").await.json()["was_paused"],
         true

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Key, turn};
+use super::{Key, project};
 
 /// A scope is remembered for this long after its last batch. Polls report the same event again only
 /// for a fraction of that time.
@@ -30,7 +30,7 @@ pub(super) struct Known {
 impl Known {
     /// Records the position of a scope's cursor, and whether another worker projects the scope.
     pub(super) fn note(&mut self, key: Key, position: i64, theirs: bool, now: Instant) {
-        let theirs_until = now + if theirs { turn::OWNED } else { Duration::ZERO };
+        let theirs_until = now + if theirs { project::OWNED } else { Duration::ZERO };
         self.scopes.insert(
             key,
             Seen {
@@ -84,6 +84,6 @@ mod tests {
         let key = Key::Scope(0, "t".into());
         known.note(key.clone(), 5, true, begin);
         assert!(!known.is_news(&key, 6, begin));
-        assert!(known.is_news(&key, 6, begin + turn::OWNED));
+        assert!(known.is_news(&key, 6, begin + project::OWNED));
     }
 }

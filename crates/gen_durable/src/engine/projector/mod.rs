@@ -5,10 +5,10 @@
 
 mod batch;
 mod known;
-mod look;
+mod discover;
 mod reader;
 mod run;
-mod turn;
+mod project;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,10 +18,10 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use self::{known::Known, look::Look};
+use self::{known::Known, discover::Discovery};
 pub(crate) use self::{
     reader::{Reader, erased},
-    turn::{Projector, Turn},
+    project::{Projector, BatchOutcome},
 };
 use super::core::Core;
 use crate::{
@@ -85,7 +85,7 @@ struct Schedule {
 /// Assigns positions and projects until the engine drains.
 pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Arc<LogWake>) {
     let (report, mut reports) = mpsc::unbounded_channel();
-    let mut look = Look::new(projector.clone());
+    let mut discovery = Discovery::new(projector.clone());
     let batches_max = core.settings.projectors;
     let mut schedule = Schedule {
         projector: projector.clone(),
@@ -138,7 +138,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
         let now = Instant::now();
         schedule.start_due(now);
         if sweep <= now {
-            let behind = look.sweep(false).await;
+            let behind = discovery.sweep(false).await;
             schedule.known.forget(Instant::now());
             let least = match (no_readers, behind.scopes.is_empty() && !behind.more) {
                 (true, _) => SWEEP_EVERY_MAX,
@@ -149,8 +149,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
             sweep = Instant::now() + (now.elapsed() * SWEEP_SHARE).clamp(least, SWEEP_EVERY_MAX);
         }
         if poll <= now {
-            let grown = look.poll().await;
-            if !grown.is_empty() || look.waits() {
+            let grown = discovery.poll().await;
+            if !grown.is_empty() || discovery.waits() {
                 news_at = Some(Instant::now());
             }
             schedule.logs_grown(grown);
@@ -164,10 +164,10 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
         }
         if trim <= now {
             // Trim a little at a time, so that no batch waits for it.
-            let trimmed = look
+            let trimmed = discovery
                 .trim(settings.event_retention, settings.collect_every)
                 .await;
-            let more = look.collect(settings.timer_retention).await || trimmed;
+            let more = discovery.collect(settings.timer_retention).await || trimmed;
             trim = Instant::now()
                 + if more {
                     Duration::ZERO
@@ -207,7 +207,7 @@ fn pace(settings: &Settings, news_at: Option<Instant>, no_readers: bool) -> Dura
 }
 
 /// The outcome of a batch, the limit of the next batch, and the position of the cursor.
-type Ended = (Turn, i32, i64);
+type Ended = (BatchOutcome, i32, i64);
 type Work = futures_util::future::BoxFuture<'static, Ended>;
 
 impl Schedule {
@@ -281,9 +281,9 @@ impl Schedule {
         self.ready.extend(due.into_iter().map(|(_, key)| key));
     }
 
-    fn ended(&mut self, key: Key, (turn, limit, position): Ended) {
+    fn ended(&mut self, key: Key, (outcome, limit, position): Ended) {
         self.running -= 1;
-        let theirs = turn == Turn::Theirs;
+        let theirs = outcome == BatchOutcome::Theirs;
         if matches!(key, Key::Scope(..)) {
             self.known
                 .note(key.clone(), position, theirs, Instant::now());
@@ -293,20 +293,20 @@ impl Schedule {
         };
         (entry.limit, entry.under_way) = (limit, false);
         let again = std::mem::take(&mut entry.again);
-        match turn {
-            Turn::More => self.ready.push_back(key),
+        match outcome {
+            BatchOutcome::More => self.ready.push_back(key),
             // New events were reported while the batch was under way: it may have read the log
             // before they were added.
-            Turn::Idle if again > position && matches!(key, Key::Scope(..)) => {
+            BatchOutcome::Idle if again > position && matches!(key, Key::Scope(..)) => {
                 self.ready.push_back(key)
             }
             // Another worker moved the cursor a moment ago. If that worker crashes, this process
             // continues after the worker's period is over.
-            Turn::Theirs if matches!(key, Key::Scope(..)) => {
-                self.later.push((Instant::now() + turn::OWNED, key))
+            BatchOutcome::Theirs if matches!(key, Key::Scope(..)) => {
+                self.later.push((Instant::now() + project::OWNED, key))
             }
-            Turn::Idle | Turn::Theirs => drop(self.entries.remove(&key)),
-            Turn::Wait(pause) => self.later.push((Instant::now() + pause, key)),
+            BatchOutcome::Idle | BatchOutcome::Theirs => drop(self.entries.remove(&key)),
+            BatchOutcome::Wait(pause) => self.later.push((Instant::now() + pause, key)),
         }
     }
 
@@ -324,9 +324,9 @@ impl Schedule {
                 let reader = projector.readers.get(*index)?.clone();
                 let tenant = tenant.clone();
                 Box::pin(async move {
-                    let (turn, position) =
-                        projector.turn(&reader, &tenant, &mut limit, false).await;
-                    (turn, limit, position)
+                    let (outcome, position) =
+                        projector.project_batch(&reader, &tenant, &mut limit, false).await;
+                    (outcome, limit, position)
                 })
             }
             (Key::Parked(index, tenant, position), _) => {
@@ -341,7 +341,7 @@ impl Schedule {
                 })
             }
             (Key::Run(_), Some(due)) => {
-                Box::pin(async move { (projector.run_turn(&due, &mut limit).await, limit, 0) })
+                Box::pin(async move { (projector.run_batch(&due, &mut limit).await, limit, 0) })
             }
             (Key::Run(_), None) => return None,
         };
@@ -386,16 +386,16 @@ impl Schedule {
 /// Projects inline until nothing is left to do, for tests.
 #[cfg(feature = "testing")]
 pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::store::fault::Fault> {
-    let mut look = Look::new(projector.clone());
+    let mut discovery = Discovery::new(projector.clone());
     projector.offer_all().await?;
     loop {
         let mut moved = false;
-        for (tenant, projection) in look.sweep(true).await.scopes {
+        for (tenant, projection) in discovery.sweep(true).await.scopes {
             let Some(reader) = projector.reader(&projection) else {
                 continue;
             };
             let mut limit = projector.batch;
-            while projector.turn(reader, &tenant, &mut limit, true).await.0 == Turn::More {
+            while projector.project_batch(reader, &tenant, &mut limit, true).await.0 == BatchOutcome::More {
                 moved = true;
             }
         }
@@ -414,14 +414,14 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
             .call(move |connection| async move { runs::due(&connection, &builds, &worker).await });
         for run in due.await? {
             let mut limit = projector.batch;
-            let turn = loop {
-                match projector.run_turn(&run, &mut limit).await {
-                    Turn::More => {}
-                    turn => break turn,
+            let outcome = loop {
+                match projector.run_batch(&run, &mut limit).await {
+                    BatchOutcome::More => {}
+                    outcome => break outcome,
                 }
             };
             // A run that has to wait is not tried again before the next call.
-            moved = moved || !matches!(turn, Turn::Wait(_));
+            moved = moved || !matches!(outcome, BatchOutcome::Wait(_));
         }
         if !moved {
             return Ok(());

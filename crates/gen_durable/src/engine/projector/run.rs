@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     batch::{gap, missing, running_hash},
     reader::{Reader, ApplyFailure, guarded},
-    turn::{BATCH_BYTES_MAX, OUTAGE_ATTEMPTS_MIN, OWNED, Projector, Turn, shrunk, undo},
+    project::{BATCH_BYTES_MAX, OUTAGE_ATTEMPTS_MIN, OWNED, Projector, BatchOutcome, shrunk, undo},
 };
 use crate::{
     projection::{Digest, PoisonPolicy, ProjectionContext},
@@ -35,9 +35,9 @@ enum Filled {
 
 impl Projector {
     /// Runs one batch or one phase of a run.
-    pub(crate) async fn run_turn(&self, due: &Due, limit: &mut i32) -> Turn {
+    pub(crate) async fn run_batch(&self, due: &Due, limit: &mut i32) -> BatchOutcome {
         let Some(reader) = self.reader(&due.projection).cloned() else {
-            return Turn::Idle;
+            return BatchOutcome::Idle;
         };
         let turned = match due.retired {
             Some(_) => self.clear_retired(&reader, due).await,
@@ -55,7 +55,7 @@ impl Projector {
                     "a batch of a run could not begin, trying again"
                 ),
             }
-            Turn::Wait(PAUSE)
+            BatchOutcome::Wait(PAUSE)
         })
     }
 
@@ -64,7 +64,7 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         due: &Due,
         limit: &mut i32,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         if !reader.generations() && matches!(due.kind, RunKind::Shadow | RunKind::Verify) {
             let why =
                 "its rows carry no generation (`GENERATIONS`): it can only be rebuilt in place";
@@ -73,7 +73,7 @@ impl Projector {
         match due.kind {
             RunKind::Rebuild => self.begin_in_place(reader, due).await,
             RunKind::Replay => match self.fill(reader, due, limit, None).await? {
-                Filled::On => Ok(Turn::More),
+                Filled::On => Ok(BatchOutcome::More),
                 Filled::Full(run) => {
                     self.end(
                         due,
@@ -82,14 +82,14 @@ impl Projector {
                     )
                     .await
                 }
-                Filled::Over => Ok(Turn::Idle),
-                Filled::Wait(pause) => Ok(Turn::Wait(pause)),
+                Filled::Over => Ok(BatchOutcome::Idle),
+                Filled::Wait(pause) => Ok(BatchOutcome::Wait(pause)),
             },
             RunKind::Shadow | RunKind::Verify => match self.fill(reader, due, limit, None).await? {
-                Filled::On => Ok(Turn::More),
+                Filled::On => Ok(BatchOutcome::More),
                 Filled::Full(_) => self.compare(reader, due, limit).await,
-                Filled::Over => Ok(Turn::Idle),
-                Filled::Wait(pause) => Ok(Turn::Wait(pause)),
+                Filled::Over => Ok(BatchOutcome::Idle),
+                Filled::Wait(pause) => Ok(BatchOutcome::Wait(pause)),
             },
         }
     }
@@ -110,7 +110,7 @@ impl Projector {
     /// Clears the rows and resets the live cursor to the beginning, in one transaction. Records the
     /// digest of the current rows before that, because a projection without generations has nothing
     /// else to compare.
-    async fn begin_in_place(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
+    async fn begin_in_place(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<BatchOutcome, Fault> {
         match self.digest_of_live(reader, due).await? {
             Ok((live, Some(digest))) => self.note_digest(due, digest, live.position).await?,
             Ok((_, None)) => {}
@@ -129,7 +129,7 @@ impl Projector {
         let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
         let run = match run {
             Held::Ours(run) => run,
-            Held::Theirs => return tx.finish("commit").await.map(|()| Turn::Wait(PAUSE)),
+            Held::Theirs => return tx.finish("commit").await.map(|()| BatchOutcome::Wait(PAUSE)),
             Held::Outdated => {
                 tx.finish("commit").await?;
                 return self.outdated_run(due).await;
@@ -165,7 +165,7 @@ impl Projector {
             .inner
             .log
             .wake_readers(std::iter::once(due.tenant.as_str()));
-        Ok(Turn::Idle)
+        Ok(BatchOutcome::Idle)
     }
 
     async fn clear(
@@ -260,7 +260,7 @@ impl Projector {
             }
             Err(trouble) => match self.trouble(due, trouble.with_event(last.position)).await? {
                 // One event met an outage: try it again later.
-                Turn::Wait(pause) => Ok(Filled::Wait(pause)),
+                BatchOutcome::Wait(pause) => Ok(Filled::Wait(pause)),
                 _ => Ok(Filled::Over),
             },
         }
@@ -368,7 +368,7 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         due: &Due,
         limit: &mut i32,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         // Read live rows and live cursor in one snapshot, because live batches continue meanwhile.
         let (live, live_digest) = match self.digest_of_live(reader, due).await? {
             Ok(found) => found,
@@ -378,14 +378,14 @@ impl Projector {
             match self.fill(reader, due, limit, Some(live.position)).await? {
                 Filled::On => {}
                 Filled::Full(run) => break run,
-                Filled::Over => return Ok(Turn::Idle),
-                Filled::Wait(pause) => return Ok(Turn::Wait(pause)),
+                Filled::Over => return Ok(BatchOutcome::Idle),
+                Filled::Wait(pause) => return Ok(BatchOutcome::Wait(pause)),
             }
         };
         if run.position != live.position {
             // Another worker continued the run, or the live rows were rebuilt: compare again from
             // the start.
-            return Ok(Turn::Wait(PAUSE));
+            return Ok(BatchOutcome::Wait(PAUSE));
         }
         let digest = match self.digest_of_run(reader, due, &run).await? {
             Ok(digest) => digest,
@@ -419,7 +419,7 @@ impl Projector {
         // Another version produces other rows on purpose, so a difference does not prevent the
         // swap.
         let same_version = live.version == i32::from(reader.version());
-        if !equal && same_version && !run.anyway {
+        if !equal && same_version && !run.force {
             let error = format!("{verdict}: not swapped");
             return self.end(due, Some(error), Some(verdict)).await;
         }
@@ -521,13 +521,13 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         due: &Due,
         limit: &mut i32,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         loop {
             match self.fill(reader, due, limit, None).await? {
                 Filled::On => continue,
                 Filled::Full(_) => {}
-                Filled::Over => return Ok(Turn::Idle),
-                Filled::Wait(pause) => return Ok(Turn::Wait(pause)),
+                Filled::Over => return Ok(BatchOutcome::Idle),
+                Filled::Wait(pause) => return Ok(BatchOutcome::Wait(pause)),
             }
             let mut tx = self.begin().await?;
             let ask = Ask {
@@ -539,7 +539,7 @@ impl Projector {
                 events,
             } = runs::open(&mut tx, &self.target, &ask).await?
             else {
-                return tx.finish("commit").await.map(|()| Turn::Idle);
+                return tx.finish("commit").await.map(|()| BatchOutcome::Idle);
             };
             let reached = events.last().map_or(run.position, |row| row.position);
             if reached < run.scope_position {
@@ -588,16 +588,16 @@ impl Projector {
                     .log
                     .wake_readers(std::iter::once(due.tenant.as_str()));
                 self.pool.inner.log.wake_runs();
-                return Ok(Turn::Idle);
+                return Ok(BatchOutcome::Idle);
             }
         }
     }
 
     /// Clears the rows of a retired generation, which readers no longer use.
-    async fn clear_retired(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
+    async fn clear_retired(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<BatchOutcome, Fault> {
         let mut tx = self.begin().await?;
         let Some(generation) = runs::lock_retired(&mut tx, &self.target, due.id).await? else {
-            return tx.finish("commit").await.map(|()| Turn::Idle);
+            return tx.finish("commit").await.map(|()| BatchOutcome::Idle);
         };
         if let Err(trouble) = self.clear(reader, &mut tx, &due.tenant, generation).await {
             tracing::warn!(
@@ -606,18 +606,18 @@ impl Projector {
                 ?trouble,
                 "could not clear the rows of a retired generation, trying again"
             );
-            return Ok(Turn::Wait(PAUSE * 10));
+            return Ok(BatchOutcome::Wait(PAUSE * 10));
         }
         runs::cleared(&mut tx, &self.target, due.id).await?;
-        tx.finish("commit").await.map(|()| Turn::Idle)
+        tx.finish("commit").await.map(|()| BatchOutcome::Idle)
     }
 
-    async fn outdated_run(&self, due: &Due) -> Result<Turn, Fault> {
+    async fn outdated_run(&self, due: &Due) -> Result<BatchOutcome, Fault> {
         let why = "the run was started by an older version of the projection, or would replay onto the rows of an older version: request a rebuild";
         self.end(due, Some(why.into()), None).await
     }
 
-    async fn trouble(&self, due: &Due, trouble: ApplyFailure) -> Result<Turn, Fault> {
+    async fn trouble(&self, due: &Due, trouble: ApplyFailure) -> Result<BatchOutcome, Fault> {
         match trouble {
             ApplyFailure::Busy(message) => Err(Fault::Busy(message)),
             ApplyFailure::Failed { message, .. } => self.end(due, Some(message), None).await,
@@ -637,7 +637,7 @@ impl Projector {
                         .end(due, Some(format!("{message}; tried {tries} times")), None)
                         .await;
                 }
-                Ok(Turn::Wait(PAUSE * 2_u32.pow(tries)))
+                Ok(BatchOutcome::Wait(PAUSE * 2_u32.pow(tries)))
             }
         }
     }
@@ -647,7 +647,7 @@ impl Projector {
         due: &Due,
         error: Option<String>,
         verdict: Option<String>,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         let run = due.id;
         if let Some(error) = &error {
             tracing::warn!(
@@ -662,6 +662,6 @@ impl Projector {
         })
         .await?;
         self.pool.inner.log.wake_runs();
-        Ok(Turn::Idle)
+        Ok(BatchOutcome::Idle)
     }
 }

@@ -2,7 +2,7 @@
 -- locks: no existing rows
 -- Requests a run for an existing scope. Returns no row if the scope does not exist or a run is
 -- already open.
-insert into gen_durable.projection_runs (tenant, projection, kind, position, target, anyway, requested_by, version)
+insert into gen_durable.projection_runs (tenant, projection, kind, position, target, force, requested_by, version)
 select p.tenant, p.projection, $3, $4, least($5, p.position), $6, $7, $8
 from gen_durable.projections p
 where p.tenant = $1 and p.projection = $2

@@ -5,7 +5,7 @@
 select s.name, s.cycle, s.missed, s.code_cycle, s.anchor_at, s.set_at, s.set_by, s.paused_at, s.paused_by, s.ended_at,
     s.last_error, ahead.due_at, ahead.remaining, live.hosts is not null, gen_durable.clock(),
     (select jsonb_agg(jsonb_build_object('due', run.due_at, 'state', run.state, 'ended', run.ended_at, 'instance', run.started_id,
-            'status', i.status, 'missed', run.missed_count, 'by_hand', run.by_hand) order by run.due_at desc)::text
+            'status', i.status, 'missed', run.missed_count, 'manual', run.manual) order by run.due_at desc)::text
      from (select * from gen_durable.timers t
            where t.schedule = s.name and t.state <> 'cancelled' and t.ended_at is not null
            order by t.due_at desc limit $2) run
@@ -14,7 +14,7 @@ select s.name, s.cycle, s.missed, s.code_cycle, s.anchor_at, s.set_at, s.set_by,
 from (select * from gen_durable.schedules s
       where ($1::text is null or s.name = $1) and ($3::text is null or s.name > $3)
       order by s.name limit $4) s
-left join gen_durable.timers ahead on ahead.schedule = s.name and ahead.state = 'pending' and not ahead.by_hand
+left join gen_durable.timers ahead on ahead.schedule = s.name and ahead.state = 'pending' and not ahead.manual
 cross join lateral (
     select array_agg(w.host order by w.host, w.pid) as hosts, array_agg(w.pid order by w.host, w.pid) as pids
     from (select w.host, w.pid from gen_durable.workers w

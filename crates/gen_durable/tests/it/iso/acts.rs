@@ -99,10 +99,10 @@ fn plain_result(
     status: &str,
     step: &str,
     error: &str,
-    rise: i32,
+    attempt_change: i32,
     delay: u32,
 ) -> (String, Expected) {
-    let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
+    let (attempt_change, delay) = (format!("array[{attempt_change}]"), format!("array[{delay}::float8]"));
     let values = [
         "array[10::bigint]",
         "array[5::bigint]",
@@ -114,7 +114,7 @@ fn plain_result(
         "array['{}'::text]",
         "array[null::text]",
         &format!("array[{error}::text]"),
-        &rise,
+        &attempt_change,
         &delay,
         "null::text",
         "array['s'::text]",
@@ -160,14 +160,14 @@ fn result(id: i64, status: &str, more: &str) -> String {
     } else {
         r#""step":"t","#
     };
-    let rise = if matches!(status, "done" | "failed") {
+    let attempt_change = if matches!(status, "done" | "failed") {
         0
     } else {
         -1
     };
     let history = r#""history":{"from":"s","outcome":"tried","attempt":0,"took":0,"worker":"host/1"}"#;
     format!(
-        r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,{history}{more}}}"#
+        r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"attempt_change":{attempt_change},"delay":0,{history}{more}}}"#
     )
 }
 

@@ -92,11 +92,11 @@ const STATE: &str = "
     union all
     select 'a schedule that ' || case when s.paused_at is null then 'runs' else 'is paused' end || ' has ' || ahead.count || ' pending timers'
     from S.schedules s cross join lateral (
-        select count(*) from S.timers t where t.schedule = s.name and t.state = 'pending' and not t.by_hand) ahead
+        select count(*) from S.timers t where t.schedule = s.name and t.state = 'pending' and not t.manual) ahead
     where ahead.count <> (s.paused_at is null)::int
     union all
     select 'a pending timer has an outdated cycle: ' || t.id from S.timers t join S.schedules s on s.name = t.schedule
-    where t.state = 'pending' and not t.by_hand and t.cycle <> s.cycle
+    where t.state = 'pending' and not t.manual and t.cycle <> s.cycle
     union all
     select 'a signal has no target row: ' || s.id from S.signals s
     where not exists (select from S.instances i where i.id = s.target_id)

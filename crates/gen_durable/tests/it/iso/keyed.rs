@@ -245,7 +245,7 @@ const TEN: &str = "array[10::bigint]";
 
 fn plain_result(
     status: &str,
-    rise: i32,
+    attempt_change: i32,
     delay: u32,
     taking: &str,
     begins: &str,
@@ -253,7 +253,7 @@ fn plain_result(
     plain_result_of(
         "'00000000-0000-0000-0000-00000000000a'",
         status,
-        rise,
+        attempt_change,
         delay,
         taking,
         begins,
@@ -263,13 +263,13 @@ fn plain_result(
 fn plain_result_of(
     worker: &str,
     status: &str,
-    rise: i32,
+    attempt_change: i32,
     delay: u32,
     taking: &str,
     begins: &str,
 ) -> (String, Expected) {
-    let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
-    let step = if rise == "array[-1]" {
+    let (attempt_change, delay) = (format!("array[{attempt_change}]"), format!("array[{delay}::float8]"));
+    let step = if attempt_change == "array[-1]" {
         "array['t']"
     } else {
         "array[null::text]"
@@ -295,7 +295,7 @@ fn plain_result_of(
         state,
         none,
         error,
-        &rise,
+        &attempt_change,
         &delay,
         "null::text",
     ];
@@ -318,9 +318,9 @@ fn with_effects(status: &str, more: &str) -> (String, Expected) {
     } else {
         r#""step":"t","#
     };
-    let rise = if status == "done" { 0 } else { -1 };
+    let attempt_change = if status == "done" { 0 } else { -1 };
     let result = format!(
-        r#"'[{{"id":10,"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,"keyed":true{more}}}]'"#
+        r#"'[{{"id":10,"epoch":5,"seq":3,"status":"{status}",{step}"attempt_change":{attempt_change},"delay":0,"keyed":true{more}}}]'"#
     );
     (
         fill(WRITE_WITH_EFFECTS, &[&result, "null::text"]),

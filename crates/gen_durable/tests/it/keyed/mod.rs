@@ -2,10 +2,10 @@
 //! that every way to settle a head promotes its successor.
 
 mod acts;
-mod ends;
+mod settle;
 mod pages;
-mod seen;
-mod steer;
+mod inspect;
+mod operate;
 
 use std::sync::{Arc, Mutex};
 

@@ -127,7 +127,7 @@ async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
     let two = rows(&lab, insert).await[0][0].clone();
     let conclude = |id: &str| {
         format!(
-            r#"select * from {schema}._write_step_results_with_effects('[{{"id": {id}, "epoch": 5, "seq": 0, "status": "done", "rise": 0, "delay": 0,
+            r#"select * from {schema}._write_step_results_with_effects('[{{"id": {id}, "epoch": 5, "seq": 0, "status": "done", "attempt_change": 0, "delay": 0,
                 "events": [{{"tenant": "t", "name": "paid", "version": 1, "payload": {{"cents": 1}}}}]}}]', '20ms')"#
         )
     };

@@ -7,7 +7,7 @@ mod failures;
 mod plans;
 mod project;
 mod redrive;
-mod refused;
+mod refused_commits;
 mod runs;
 mod tenants;
 mod torture;

@@ -66,7 +66,7 @@ fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
     [
         (projections.rebuild("t", "board"), (3, 7), (3, 7)),
         (
-            projections.rebuild_in_a_shadow("t", "board").anyway(),
+            projections.rebuild_in_a_shadow("t", "board").force(),
             (3, 7),
             (3, 7),
         ),
@@ -152,7 +152,7 @@ async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow
     let lab = lab.project_instead(parks(&schema, &[4]));
     lab.projections()
         .rebuild_in_a_shadow("t", "board")
-        .anyway()
+        .force()
         .await
         .unwrap();
     lab.drain().await;

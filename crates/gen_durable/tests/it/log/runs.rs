@@ -145,7 +145,7 @@ async fn a_verification_detects_changed_rows_and_a_shadow_rebuild_does_not_repla
     let forced = lab
         .projections()
         .rebuild_in_a_shadow("t", "board")
-        .anyway()
+        .force()
         .await
         .unwrap();
     lab.drain().await;

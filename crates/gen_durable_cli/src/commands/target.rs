@@ -4,7 +4,7 @@ use gen_durable::{Address, UntypedAddress, Id};
 
 /// The instance with a key.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Whom {
+pub(crate) struct TargetArgs {
     /// The key of the instance, in place of its id
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
@@ -13,7 +13,7 @@ pub(crate) struct Whom {
     tenant: String,
 }
 
-impl Whom {
+impl TargetArgs {
     pub(crate) fn is_by_key(&self) -> bool {
         self.key.is_some()
     }

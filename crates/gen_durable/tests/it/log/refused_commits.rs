@@ -241,7 +241,7 @@ async fn runs_and_redrives_that_are_refused_at_commit_report_the_error() {
     let run = lab
         .projections()
         .rebuild_in_a_shadow("t", "once")
-        .anyway()
+        .force()
         .await
         .unwrap();
     lab.drain().await;

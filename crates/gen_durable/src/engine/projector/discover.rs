@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::turn::Projector;
+use super::project::Projector;
 use crate::store::{
     events::{self, Looked, News, TrimPage},
     fault::Fault,
@@ -34,7 +34,7 @@ const TRIM_BATCH: i32 = 1_000;
 const COLLECT_BATCH: i32 = 1_000;
 
 /// How far the logs have been read, and the tenants with events that have no position yet.
-pub(super) struct Look {
+pub(super) struct Discovery {
     projector: Arc<Projector>,
     since: Looked,
     /// Arrival numbers that were read, and when: a poll begins a little before the last one.
@@ -45,9 +45,9 @@ pub(super) struct Look {
     page_took: Duration,
 }
 
-impl Look {
-    pub(super) fn new(projector: Arc<Projector>) -> Look {
-        Look {
+impl Discovery {
+    pub(super) fn new(projector: Arc<Projector>) -> Discovery {
+        Discovery {
             projector,
             since: Looked::default(),
             seen: VecDeque::new(),

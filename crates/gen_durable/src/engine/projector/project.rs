@@ -64,7 +64,7 @@ pub(crate) struct Projector {
 
 /// The outcome of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum BatchOutcome {
     /// There may be more events: run the next batch at once.
     More,
     /// The scope has caught up.
@@ -133,19 +133,19 @@ impl Projector {
 
     /// Runs one batch of one scope. After a failure, `limit` shrinks to one event, which shows the
     /// event that fails, and grows again later. Also returns the known position of the cursor.
-    pub(crate) async fn turn(
+    pub(crate) async fn project_batch(
         &self,
         reader: &Arc<dyn Reader>,
         tenant: &str,
         limit: &mut i32,
         force: bool,
-    ) -> (Turn, i64) {
+    ) -> (BatchOutcome, i64) {
         let mut reached = 0;
         match self
             .try_turn(reader, tenant, limit, force, &mut reached)
             .await
         {
-            Ok(turn) => (turn, reached),
+            Ok(outcome) => (outcome, reached),
             Err(fault) => (lost(reader.name(), tenant, &fault), 0),
         }
     }
@@ -157,7 +157,7 @@ impl Projector {
         limit: &mut i32,
         force: bool,
         reached: &mut i64,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         let mut tx = self.begin().await?;
         let ask = self.ask(reader.as_ref(), tenant, *limit, force);
         let opened = projections::open(&mut tx, &self.target, &ask).await?;
@@ -202,7 +202,7 @@ impl Projector {
                 // or a constraint that is checked at COMMIT.
                 match self.close(reader, tenant, tx, cursor).await {
                     Ok(true) => *reached = new,
-                    Ok(false) => return Ok(Turn::Theirs),
+                    Ok(false) => return Ok(BatchOutcome::Theirs),
                     Err(trouble) => {
                         return self.failed(reader, tenant, &opened, trouble, limit).await;
                     }
@@ -212,7 +212,7 @@ impl Projector {
                 let full = count >= usize::try_from(*limit).unwrap_or_default()
                     || weight(&opened.events) >= BATCH_BYTES_MAX / 4;
                 *limit = limit.saturating_mul(2).min(self.batch);
-                Ok(if full { Turn::More } else { Turn::Idle })
+                Ok(if full { BatchOutcome::More } else { BatchOutcome::Idle })
             }
             Err(trouble) => {
                 undo(tx).await;
@@ -271,14 +271,14 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         tenant: &str,
         opened: &Opened,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         Ok(match opened.verdict {
-            Verdict::Go => Turn::Idle,
-            Verdict::Locked => Turn::Wait(LOCKED_PAUSE),
-            Verdict::Theirs => Turn::Theirs,
-            Verdict::Newer | Verdict::Halted | Verdict::Blocked => Turn::Wait(LONG_PAUSE),
+            Verdict::Go => BatchOutcome::Idle,
+            Verdict::Locked => BatchOutcome::Wait(LOCKED_PAUSE),
+            Verdict::Theirs => BatchOutcome::Theirs,
+            Verdict::Newer | Verdict::Halted | Verdict::Blocked => BatchOutcome::Wait(LONG_PAUSE),
             Verdict::Waiting(seconds) => {
-                Turn::Wait(Duration::try_from_secs_f64(seconds).unwrap_or(LONG_PAUSE))
+                BatchOutcome::Wait(Duration::try_from_secs_f64(seconds).unwrap_or(LONG_PAUSE))
             }
             Verdict::Outdated => self.outdated(reader, tenant, opened.scope_version).await?,
         })
@@ -290,16 +290,16 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         tenant: &str,
         rows_of: i32,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         let (name, version) = (reader.name(), i32::from(reader.version()));
         let owned_tenant = tenant.to_owned();
         match reader.on_version_change() {
-            OnVersionChange::GoOn => {
+            OnVersionChange::Continue => {
                 self.call(move |connection| async move {
                     projections::go_on(&connection, &owned_tenant, name, version).await
                 })
                 .await?;
-                return Ok(Turn::More);
+                return Ok(BatchOutcome::More);
             }
             OnVersionChange::Rebuild => {
                 let kind = if reader.generations() {
@@ -316,7 +316,7 @@ impl Projector {
                     kind,
                     from: 0,
                     to: None,
-                    anyway: true,
+                    force: true,
                     by,
                     version,
                 };
@@ -336,7 +336,7 @@ impl Projector {
                     .await?;
             }
         }
-        Ok(Turn::Wait(LONG_PAUSE))
+        Ok(BatchOutcome::Wait(LONG_PAUSE))
     }
 
     /// Records all rebuilds that this build offers. Called once at the start; `outdated` records
@@ -373,7 +373,7 @@ impl Projector {
         opened: &Opened,
         trouble: ApplyFailure,
         limit: &mut i32,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         let policy = reader.policy();
         let several = opened.events.len() > 1 && *limit > 1;
         let (message, fatal, attempts) = match trouble {
@@ -384,7 +384,7 @@ impl Projector {
                     error = message,
                     "a batch met a locked row, trying again"
                 );
-                return Ok(Turn::Wait(OUTAGE_PAUSE));
+                return Ok(BatchOutcome::Wait(OUTAGE_PAUSE));
             }
             ApplyFailure::Outage { message, .. } if several => {
                 *limit = shrunk(*limit, opened.events.len());
@@ -395,11 +395,11 @@ impl Projector {
                     limit,
                     "a batch met an outage; the next one is smaller"
                 );
-                return Ok(Turn::More);
+                return Ok(BatchOutcome::More);
             }
             ApplyFailure::Failed { .. } if several => {
                 *limit = 1;
-                return Ok(Turn::More);
+                return Ok(BatchOutcome::More);
             }
             ApplyFailure::Outage { message, lost } => {
                 let least = if lost {
@@ -441,9 +441,9 @@ impl Projector {
         })
         .await?;
         Ok(match fate {
-            Fate::Retry(_) => Turn::Wait(pause),
-            Fate::Park => Turn::More,
-            Fate::Halt => Turn::Wait(LONG_PAUSE),
+            Fate::Retry(_) => BatchOutcome::Wait(pause),
+            Fate::Park => BatchOutcome::More,
+            Fate::Halt => BatchOutcome::Wait(LONG_PAUSE),
         })
     }
 
@@ -453,7 +453,7 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         tenant: &str,
         position: i64,
-    ) -> Turn {
+    ) -> BatchOutcome {
         self.try_redrive(reader, tenant, position)
             .await
             .unwrap_or_else(|fault| lost(reader.name(), tenant, &fault))
@@ -464,7 +464,7 @@ impl Projector {
         reader: &Arc<dyn Reader>,
         tenant: &str,
         position: i64,
-    ) -> Result<Turn, Fault> {
+    ) -> Result<BatchOutcome, Fault> {
         let mut tx = self.begin().await?;
         let ask = Ask {
             redrive: Some(position),
@@ -474,9 +474,9 @@ impl Projector {
         if opened.verdict != Verdict::Go {
             tx.finish("commit").await?;
             return Ok(if opened.verdict == Verdict::Locked {
-                Turn::Wait(LOCKED_PAUSE)
+                BatchOutcome::Wait(LOCKED_PAUSE)
             } else {
-                Turn::Idle
+                BatchOutcome::Idle
             });
         }
         let cx = ProjectionContext {
@@ -510,7 +510,7 @@ impl Projector {
             }
         };
         let message = match done {
-            Ok(()) => return Ok(Turn::Idle),
+            Ok(()) => return Ok(BatchOutcome::Idle),
             Err(ApplyFailure::Busy(message)) => return Err(Fault::Busy(message)),
             Err(ApplyFailure::Outage { message, .. } | ApplyFailure::Failed { message, .. }) => message,
         };
@@ -526,7 +526,7 @@ impl Projector {
                 .await
         })
         .await
-        .map(|()| Turn::Idle)
+        .map(|()| BatchOutcome::Idle)
     }
 
     /// Marks the failure as resolved and commits, unless the event is not parked any more.
@@ -568,11 +568,11 @@ pub(crate) fn shrunk(limit: i32, events: usize) -> i32 {
 }
 
 /// Handles a transaction that failed before user code ran in it.
-fn lost(projection: &str, tenant: &str, fault: &Fault) -> Turn {
+fn lost(projection: &str, tenant: &str, fault: &Fault) -> BatchOutcome {
     let error = fault.message();
     if let Fault::Refused { .. } = fault {
         tracing::warn!(projection, tenant, error, "a batch could not begin");
-        return Turn::Wait(REFUSED_PAUSE);
+        return BatchOutcome::Wait(REFUSED_PAUSE);
     }
     tracing::debug!(
         projection,
@@ -580,5 +580,5 @@ fn lost(projection: &str, tenant: &str, fault: &Fault) -> Turn {
         error,
         "a batch could not begin, trying again"
     );
-    Turn::Wait(OUTAGE_PAUSE)
+    BatchOutcome::Wait(OUTAGE_PAUSE)
 }

@@ -10,7 +10,7 @@ const GRACE: SignedDuration = SignedDuration::from_secs(60);
 
 /// The decision about an occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Judgement {
+pub(crate) struct MisfireDecision {
     /// Whether the occurrence fires. If not, it was missed.
     pub(crate) happens: bool,
     /// The next occurrence, if there is one.
@@ -20,14 +20,14 @@ pub(crate) struct Judgement {
 }
 
 /// Decides about an occurrence of a cycle that began at `anchor`, by the time of the database.
-pub(crate) fn judge(
+pub(crate) fn decide(
     cycle: &Cycle,
     anchor: Timestamp,
     due: Timestamp,
     remaining: Option<u32>,
     missed: u32,
     now: Timestamp,
-) -> Judgement {
+) -> MisfireDecision {
     let following = |due: Option<Timestamp>, used: u32| match (due, remaining) {
         (Some(due), None) => Some(First {
             due,
@@ -39,7 +39,7 @@ pub(crate) fn judge(
         }),
         _ => None,
     };
-    let happens = || Judgement {
+    let happens = || MisfireDecision {
         happens: true,
         next: following(cycle.after(anchor, due), 1),
         missed: 0,
@@ -59,7 +59,7 @@ pub(crate) fn judge(
         MisfirePolicy::All => happens(),
         MisfirePolicy::Latest => match latest() {
             (_, 0) => happens(),
-            (latest, count) => Judgement {
+            (latest, count) => MisfireDecision {
                 happens: false,
                 next: following(Some(latest), count),
                 missed: missed.saturating_add(count),
@@ -76,12 +76,12 @@ pub(crate) fn judge(
                 None
             };
             match next {
-                Some(last) if count > 0 => Judgement {
+                Some(last) if count > 0 => MisfireDecision {
                     happens: false,
                     next: following(Some(last), count),
                     missed: 0,
                 },
-                _ => Judgement {
+                _ => MisfireDecision {
                     happens: false,
                     next: following(cycle.after(anchor, now), count + 1),
                     missed: 0,

@@ -15,15 +15,15 @@ use crate::{
         row::{Claim, Claimed},
         step_results::{NextInputs, Effects},
     },
-    wake::{Armed, ArmedFor, Hint},
+    wake::{NewTimer, TimerDue, Hint},
 };
 
 /// Starts the successors that a commit promoted in lanes and partitions.
 ///
 /// Each successor inherits the run-ahead budget of its predecessor (`steps`, `since`), so that a
 /// lane does not keep a worker from more urgent instances for longer than one instance would.
-pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], handed: Vec<(i64, Claimed)>) {
-    if handed.is_empty() {
+pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], promoted: Vec<(i64, Claimed)>) {
+    if promoted.is_empty() {
         return;
     }
     // A promoted successor also counts as work for the picker. Otherwise the picker would believe
@@ -37,7 +37,7 @@ pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], handed:
         .iter()
         .map(|ended| (ended.ending.claim.id, ended))
         .collect();
-    for (predecessor_id, row) in handed {
+    for (predecessor_id, row) in promoted {
         let Some(index) = core.queue_named(&row.queue) else {
             continue;
         };
@@ -163,20 +163,20 @@ fn hint_new_instances(core: &Core, more: &Effects, from: Timestamp) {
     }
     if let Some(deadline) = &more.deadline {
         let due = match (deadline.at, deadline.after) {
-            (Some(at), _) => ArmedFor::At(at),
-            (None, after) => ArmedFor::After(
+            (Some(at), _) => TimerDue::At(at),
+            (None, after) => TimerDue::After(
                 Duration::from_secs_f64(after.unwrap_or_default()),
                 Instant::now(),
             ),
         };
-        core.wake.arm(Armed {
+        core.wake.arm(NewTimer {
             due,
             is_timer: false,
         });
     }
     for repeat in &more.repeats {
-        core.wake.arm(Armed {
-            due: ArmedFor::At(repeat.due),
+        core.wake.arm(NewTimer {
+            due: TimerDue::At(repeat.due),
             is_timer: true,
         });
     }

@@ -20,7 +20,7 @@ const LAST_COMMIT: Duration = Duration::from_millis(50);
 
 /// A killed worker.
 #[derive(Debug)]
-pub(crate) struct Death {
+pub(crate) struct KilledWorker {
     /// Its id in the table of workers.
     worker: String,
     at: Instant,
@@ -35,7 +35,7 @@ pub(crate) async fn kill_one(
     client: &Client,
     staff: &mut Staff,
     progress: &Progress,
-) -> anyhow::Result<Death> {
+) -> anyhow::Result<KilledWorker> {
     let pids: HashMap<String, u32> = client
         .inspect()
         .workers()
@@ -71,7 +71,7 @@ pub(crate) async fn kill_one(
     ));
     let replacement = staff.start_worker()?;
     progress.say(&format!("worker {replacement} replaces it"));
-    Ok(Death {
+    Ok(KilledWorker {
         worker: worker.clone(),
         at,
         held,
@@ -79,7 +79,7 @@ pub(crate) async fn kill_one(
     })
 }
 
-impl Death {
+impl KilledWorker {
     /// Checks whether the claims of the killed worker have been released, and reports it once.
     pub(crate) async fn poll(
         &mut self,

@@ -25,7 +25,7 @@ async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
     }
     lab.drain().await;
     let late = enqueue(&lab, in_lane("signal", 3), At::Good).await;
-    enqueue(&lab, in_lane("unplaced", 4), At::Good).await;
+    enqueue(&lab, in_lane("awaiting_placement", 4), At::Good).await;
     enqueue(&lab, in_lane("zoo", 5), At::Good).await;
     enqueue(
         &lab,
@@ -39,7 +39,7 @@ async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
     let lanes = lab.inspect().lanes(KeyFilter::default()).await.unwrap();
     let seen: Vec<_> = lanes
         .iter()
-        .map(|lane| (lane.key.as_str(), lane.depth, lane.unplaced))
+        .map(|lane| (lane.key.as_str(), lane.depth, lane.awaiting_placement))
         .collect();
     let expected = [
         ("server:backoff", 2, 0),
