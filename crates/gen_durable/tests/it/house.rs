@@ -19,14 +19,14 @@ const REAL_CLOCK: [&str; 37] = [
     "schema/functions/clock.sql",                       // the clock itself
     "schema/functions/_claim_partition_successors.sql", // the lease of a claim, for people
     "schema/functions/_pick_suspect.sql",               // the lease of a claim, for people
-    "schema/functions/pick.sql",                        // the lease of a claim, for people
-    "schema/functions/project_close.sql",               // how long a worker owns a scope
-    "schema/functions/project_open.sql",                // whether a worker owns a scope
-    "schema/functions/repair.sql",                      // when a repair reads all numbers again
-    "schema/functions/run_open.sql",                    // whether a worker owns a run
-    "schema/functions/scopes_behind.sql",               // whether a worker owns a scope
-    "schema/functions/trim_logs.sql",                   // when the next page of a walk is due
-    "schema/functions/walk_page.sql",                   // when the next page of a walk is due
+    "schema/functions/_pick.sql",                        // the lease of a claim, for people
+    "schema/functions/_project_close.sql",               // how long a worker owns a scope
+    "schema/functions/_project_open.sql",                // whether a worker owns a scope
+    "schema/functions/_repair.sql",                      // when a repair reads all numbers again
+    "schema/functions/_run_open.sql",                    // whether a worker owns a run
+    "schema/functions/_scopes_behind.sql",               // whether a worker owns a scope
+    "schema/functions/_trim_logs.sql",                   // when the next page of a walk is due
+    "schema/functions/_walk_page.sql",                   // when the next page of a walk is due
     "schema/tables/log_walks.sql",                      // when the next page of a walk is due
     "schema/tables/migrations.sql",                     // when a migration was installed
     "schema/tables/workers.sql",                        // since when a lease is good
@@ -426,25 +426,25 @@ const RULES: [(&str, Rule, &str, &str); 17] = [
     (
         "header of a function",
         functions_say_who_calls_them_and_what_they_lock,
-        "schema/functions/pick.sql",
+        "schema/functions/_pick.sql",
         "-- Claims.\ncreate function gen_durable._pick()",
     ),
     (
         "long function",
         functions_of_the_schema_are_short,
-        "schema/functions/pick.sql",
+        "schema/functions/_pick.sql",
         "TOO LONG",
     ),
     (
         "marker",
         planner_markers_are_known,
-        "schema/functions/pick.sql",
+        "schema/functions/_pick.sql",
         "-- planner: pined",
     ),
     (
         "settings",
         planner_markers_are_known,
-        "schema/functions/pick.sql",
+        "schema/functions/_pick.sql",
         "set enable_seqscan = off",
     ),
     (
