@@ -1,5 +1,6 @@
-//! The source's own rules, as far as a linter cannot hold them. Each rule is a function from files to complaints; each is
-//! shown a file that breaks it as well, so that none is a rule that cannot fail.
+//! Rules for the source files that no linter checks. Each rule is a function that returns the
+//! violations in a list of files. A test gives each rule a file that breaks it, so that every rule
+//! is known to find violations.
 
 use std::{
     collections::BTreeSet,
@@ -7,46 +8,48 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file is one room: when it grows beyond this, it is two.
+/// The maximum number of lines of a file.
 const LINES_MAX: usize = 700;
 
-/// A function of the schema has at most so many lines of code, without comments and empty lines.
+/// The maximum number of lines of code in a SQL function of the schema, without comments and empty
+/// lines.
 const FUNCTION_LINES_MAX: usize = 90;
 
-/// Statements that read the real clock, since what they are about is real time: leases, when a queue was paused, when a
-/// migration was installed. And the clock itself. Everything else asks `clock()`, which a test can move.
+/// SQL files that read the real clock, because they concern real time: leases, the time at which a
+/// queue was paused or a migration was installed, and the function `clock()`. All other SQL calls
+/// `clock()`, which a test can move.
 const REAL_CLOCK: [&str; 37] = [
-    "schema/functions/clock.sql",                       // the clock itself
-    "schema/functions/_claim_partition_successors.sql", // the lease of a claim, for people
-    "schema/functions/_pick_suspect.sql",               // the lease of a claim, for people
-    "schema/functions/_pick.sql",                        // the lease of a claim, for people
-    "schema/functions/_project_close.sql",               // how long a worker owns a scope
-    "schema/functions/_project_open.sql",                // whether a worker owns a scope
-    "schema/functions/_repair.sql",                      // when a repair reads all numbers again
-    "schema/functions/_run_open.sql",                    // whether a worker owns a run
-    "schema/functions/_scopes_behind.sql",               // whether a worker owns a scope
-    "schema/functions/_trim_logs.sql",                   // when the next page of a walk is due
-    "schema/functions/_walk_page.sql",                   // when the next page of a walk is due
+    "schema/functions/clock.sql",                       // defines clock()
+    "schema/functions/_claim_partition_successors.sql", // the lease of a claim, shown to people
+    "schema/functions/_pick_suspect.sql",               // the lease of a claim, shown to people
+    "schema/functions/_pick.sql",                       // the lease of a claim, shown to people
+    "schema/functions/_project_close.sql",              // how long a worker owns a scope
+    "schema/functions/_project_open.sql",               // whether a worker owns a scope
+    "schema/functions/_repair.sql",                     // when the next sweep is due
+    "schema/functions/_run_open.sql",                   // whether a worker owns a run
+    "schema/functions/_scopes_behind.sql",              // whether a worker owns a scope
+    "schema/functions/_trim_logs.sql",                  // when the next page of a walk is due
+    "schema/functions/_walk_page.sql",                  // when the next page of a walk is due
     "schema/tables/log_walks.sql",                      // when the next page of a walk is due
     "schema/tables/migrations.sql",                     // when a migration was installed
-    "schema/tables/workers.sql",                        // since when a lease is good
+    "schema/tables/workers.sql", // when a worker started and renewed its lease
     "store/sql/grant_missing_leases.sql",
-    "store/sql/findings.sql", // who is alive
-    "store/sql/backlog.sql",   // who is alive
+    "store/sql/findings.sql", // live workers
+    "store/sql/backlog.sql",  // live workers
     "store/sql/delete_expired_worker.sql",
-    "store/sql/claim_lane_head.sql", // the lease of a claim, for people
-    "store/sql/estimate.sql",  // who is alive
+    "store/sql/claim_lane_head.sql", // the lease of a claim, shown to people
+    "store/sql/estimate.sql",        // live workers
     "store/sql/expired.sql",
-    "store/sql/explain.sql",     // who is alive
-    "store/sql/list_timers.sql", // who is alive
-    "store/sql/lab_setup.sql",   // where a test's clock begins
+    "store/sql/explain.sql",     // live workers
+    "store/sql/list_timers.sql", // live workers
+    "store/sql/lab_setup.sql",   // the start of a test's clock
     "store/sql/pause.sql",
     "store/sql/projections.sql",
-    "store/sql/projections_page.sql", // who is alive, who is at a scope
+    "store/sql/projections_page.sql", // live workers, owners of scopes
     "store/sql/reap.sql",
     "store/sql/release_expired.sql",
     "store/sql/renew.sql",
-    "store/sql/schedules.sql", // who is alive
+    "store/sql/schedules.sql", // live workers
     "store/sql/run_advance.sql",
     "store/sql/runs_due.sql",
     "store/sql/settings.sql",  // the server's own clock
@@ -58,42 +61,43 @@ const REAL_CLOCK: [&str; 37] = [
 /// The only files of the library that start tasks or threads.
 const SPAWNERS: [&str; 3] = ["engine/mod.rs", "store/connection.rs", "store/pool.rs"];
 
-/// A test that looks for the same words in what is really sent, and has to name them.
+/// A test file that checks that no LISTEN or NOTIFY is sent, and therefore has to name these words.
 const NAMES_WHAT_IT_FORBIDS: &str = "tests/it/pooler.rs";
 
-struct File {
-    /// From the top of the repository, with `/`.
-    path: String,
-    text: String,
+pub(super) struct File {
+    /// The path from the root of the repository, with `/` as separator.
+    pub(super) path: String,
+    pub(super) text: String,
 }
 
 impl File {
-    fn is_rust(&self) -> bool {
+    pub(super) fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
-    fn is_sql(&self) -> bool {
+    pub(super) fn is_sql(&self) -> bool {
         self.path.ends_with(".sql")
     }
-    /// What a user links: no tests, examples or benches.
+    /// Returns whether a user's program links the file: tests, examples and benches are not linked.
     fn is_source(&self) -> bool {
         self.is_rust() && self.path.contains("/src/")
     }
-    /// The library itself.
+    /// Returns whether the file belongs to the crate `gen_durable`.
     fn is_library(&self) -> bool {
         self.is_rust() && self.path.starts_with("crates/gen_durable/src/")
     }
     fn is_store(&self) -> bool {
         self.path.starts_with("crates/gen_durable/src/store/")
     }
-    /// One function of the schema.
+    /// Returns whether the file defines a function of the schema.
     fn is_schema_function(&self) -> bool {
         self.path.contains("/gen_durable/schema/functions/")
     }
-    fn is_one_of(&self, ends: &[&str]) -> bool {
+    pub(super) fn is_one_of(&self, ends: &[&str]) -> bool {
         ends.iter().any(|end| self.path.ends_with(end))
     }
 
-    /// Lines that are code, in lower case, by number: no comments, and nothing of the tests at the end of a file.
+    /// Returns the lines of code in lower case with their line numbers, without comments and
+    /// without the tests at the end of a file.
     fn code(&self) -> impl Iterator<Item = (usize, String)> {
         let comment = if self.is_sql() { "--" } else { "//" };
         let lines = self.text.lines().take_while(|line| *line != "#[cfg(test)]");
@@ -108,7 +112,7 @@ impl File {
         })
     }
 
-    /// Complain of every line of code for which this is so.
+    /// Returns one complaint for each line of code for which `is_wrong` is true.
     fn complain(&self, why: &str, is_wrong: impl Fn(&str) -> bool) -> Vec<String> {
         let wrong = self.code().filter(|(_, line)| is_wrong(line));
         wrong
@@ -213,7 +217,7 @@ fn there_is_one_clock(files: &[File]) -> Vec<String> {
     wrong
 }
 
-fn statements_say_who_calls_them_and_what_they_lock(files: &[File]) -> Vec<String> {
+fn statements_name_their_callers_and_locks(files: &[File]) -> Vec<String> {
     let statements = files.iter().filter(|file| file.is_sql() && file.is_store());
     let headless = statements.filter(|file| {
         let mut lines = file.text.lines();
@@ -230,7 +234,7 @@ fn statements_say_who_calls_them_and_what_they_lock(files: &[File]) -> Vec<Strin
         .collect()
 }
 
-fn functions_say_who_calls_them_and_what_they_lock(files: &[File]) -> Vec<String> {
+fn functions_name_their_callers_and_locks(files: &[File]) -> Vec<String> {
     let functions = files.iter().filter(|file| file.is_schema_function());
     let headless = functions.filter(|file| {
         let header = file
@@ -252,11 +256,12 @@ fn every_statement_is_used(files: &[File]) -> Vec<String> {
         .iter()
         .filter(|file| file.is_rust() && file.is_store())
         .collect();
-    // The files of schema/ are listed in its order.txt: schema/baseline.rs fails for one that is not.
+    // This rule skips the files of schema/: schema/baseline.rs checks that order.txt lists each of
+    // them.
     let included = |file: &&File| file.is_sql() && !file.path.contains("/gen_durable/schema/");
     let unused = files.iter().filter(included).filter(|file| {
         let name = file.path.rsplit('/').next().unwrap_or_default();
-        // A migration is named without its direction.
+        // Code names a migration without its direction.
         let name = name
             .trim_end_matches(".up.sql")
             .trim_end_matches(".down.sql");
@@ -269,8 +274,8 @@ fn every_statement_is_used(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// Not even in a test or a bench.
-fn nobody_listens_and_nobody_notifies(files: &[File]) -> Vec<String> {
+/// Forbids LISTEN and NOTIFY in every file, also in tests and benches.
+fn no_file_uses_listen_or_notify(files: &[File]) -> Vec<String> {
     let mut wrong = Vec::new();
     for file in files
         .iter()
@@ -287,7 +292,8 @@ fn nobody_listens_and_nobody_notifies(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// What lives in a session is lost behind a pooler in transaction mode.
+/// Forbids state that belongs to a database session, because it is lost behind a pooler in
+/// transaction mode.
 fn the_library_keeps_nothing_in_a_session(files: &[File]) -> Vec<String> {
     let ours = files
         .iter()
@@ -328,7 +334,8 @@ fn functions_of_the_schema_are_short(files: &[File]) -> Vec<String> {
     .collect()
 }
 
-/// A marker that schema/planner.sql does not know would leave a function without its planner settings.
+/// Checks the planner markers: a marker that schema/planner.sql does not know would leave a
+/// function without its planner settings.
 fn planner_markers_are_known(files: &[File]) -> Vec<String> {
     let known = [
         "-- planner: pinned",
@@ -354,7 +361,7 @@ fn planner_markers_are_known(files: &[File]) -> Vec<String> {
 
 type Rule = fn(&[File]) -> Vec<String>;
 
-/// Every rule, with a file that breaks it.
+/// Each rule: its name, its function, and the path and text of a file that breaks it.
 const RULES: [(&str, Rule, &str, &str); 17] = [
     (
         "sql",
@@ -395,7 +402,7 @@ const RULES: [(&str, Rule, &str, &str); 17] = [
     ),
     (
         "header",
-        statements_say_who_calls_them_and_what_they_lock,
+        statements_name_their_callers_and_locks,
         "src/store/sql/pick.sql",
         "select 1",
     ),
@@ -407,13 +414,13 @@ const RULES: [(&str, Rule, &str, &str); 17] = [
     ),
     (
         "listen",
-        nobody_listens_and_nobody_notifies,
+        no_file_uses_listen_or_notify,
         "src/store/sql/wake.sql",
         "listen work",
     ),
     (
         "notify",
-        nobody_listens_and_nobody_notifies,
+        no_file_uses_listen_or_notify,
         "tests/it/wake.rs",
         "execute(\"NOTIFY work\")",
     ),
@@ -425,7 +432,7 @@ const RULES: [(&str, Rule, &str, &str); 17] = [
     ),
     (
         "header of a function",
-        functions_say_who_calls_them_and_what_they_lock,
+        functions_name_their_callers_and_locks,
         "schema/functions/_pick.sql",
         "-- Claims.\ncreate function gen_durable._pick()",
     ),
@@ -456,7 +463,7 @@ const RULES: [(&str, Rule, &str, &str); 17] = [
 ];
 
 #[test]
-fn the_source_keeps_its_rules() {
+fn the_sources_break_no_source_rule() {
     let files = files();
     assert!(files.len() > 60, "the sources were not found");
     let broken: BTreeSet<String> = RULES
@@ -471,7 +478,7 @@ fn the_source_keeps_its_rules() {
 }
 
 #[test]
-fn every_rule_of_the_source_can_be_broken() {
+fn each_source_rule_reports_a_file_that_breaks_it() {
     for (name, rule, path, text) in RULES {
         let text = if text == "TOO LONG" {
             "one\n".repeat(LINES_MAX + 1)
@@ -491,7 +498,7 @@ fn every_rule_of_the_source_can_be_broken() {
 }
 
 #[test]
-fn the_operating_guide_knows_every_setting_and_every_metric() {
+fn the_operating_guide_lists_every_setting_and_every_metric() {
     let files = files();
     let guide = fs::read_to_string(top().join("docs/guide/operating.md")).unwrap();
     let mut known = BTreeSet::new();
@@ -522,13 +529,13 @@ fn the_operating_guide_knows_every_setting_and_every_metric() {
     );
 }
 
-fn top() -> PathBuf {
+pub(super) fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All Rust and SQL of the workspace but this file, which has to name what it forbids, the migration that is generated from
-/// schema/, and what cannot compile.
-fn files() -> Vec<File> {
+/// Returns all Rust and SQL files of the workspace, except this file, which contains the forbidden
+/// words, the migration that is generated from schema/, and the programs that do not compile.
+pub(super) fn files() -> Vec<File> {
     let top = top();
     let (mut files, mut folders) = (Vec::new(), vec![top.join("crates")]);
     while let Some(folder) = folders.pop() {

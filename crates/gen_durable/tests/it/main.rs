@@ -1,5 +1,5 @@
-//! Integration tests of the engine on a real Postgres, through the API that a user calls. They are
-//! one binary, so that the crate links once.
+//! Integration tests of the engine on a real Postgres, through the API that a user calls. All test
+//! modules are one binary, so that the crate links once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;
@@ -25,13 +25,15 @@ mod engine;
 mod evolution;
 mod exclusion;
 mod failing;
+mod history;
 mod house;
+mod house_words;
 mod iso;
+mod keyed;
 mod keys;
 mod lab;
-mod lanes;
 mod lane_worker;
-mod signal_delivery;
+mod lanes;
 mod levels;
 mod locks;
 mod locks_by_key;
@@ -54,13 +56,12 @@ mod producers;
 mod retention;
 mod schedules;
 mod schema;
+mod signal_delivery;
 mod signals;
 mod sql_surface;
 mod sqlx_driver;
-mod history;
 mod support;
 mod timers;
 mod tokens;
-mod keyed;
 mod ui;
 mod wire;
