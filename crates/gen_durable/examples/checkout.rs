@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Context, Engine, Failure, Machine, Outcome, Pool, SECOND, StepError, done, fatal, next, retry_after, sleep};
+use gen_durable::{
+    Context, Engine, Failure, Machine, Outcome, Pool, SECOND, StepError, done, fatal, next,
+    retry_after, sleep,
+};
 use serde::{Deserialize, Serialize};
 
 /// The state of an instance, kept for its whole life.

@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Context, Engine, Job, Lane, LaneKey, Policy, Pool, SECOND, StepError, fatal};
+use gen_durable::{
+    Client, Context, Engine, Job, Lane, LaneKey, Policy, Pool, SECOND, StepError, fatal,
+};
 use serde::{Deserialize, Serialize};
 
 const SERVERS: u32 = 5;

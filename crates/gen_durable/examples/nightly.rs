@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Cycle, Engine, Job, Machine, MisfirePolicy, Outcome, Pool, SECOND, Signal, StepError, Timestamp, done, fail, wait_for};
+use gen_durable::{
+    Context, Cycle, Engine, Job, Machine, MisfirePolicy, Outcome, Pool, SECOND, Signal, StepError,
+    Timestamp, done, fail, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 /// The job that the schedule starts.
@@ -96,7 +99,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         // In production: Cycle::cron("30 2 * * *", "Europe/Madrid")?
         .schedule(
             "nightly",
-            Cycle::iso("R/PT0.4S")?.missed(MisfirePolicy::Latest),
+            Cycle::iso("R/PT0.4S")?.misfire(MisfirePolicy::Latest),
             |at| Report {
                 due: at.due,
                 missed: at.missed,

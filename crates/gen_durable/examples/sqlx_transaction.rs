@@ -5,7 +5,9 @@
 //! `cargo run -p gen_durable --example sqlx_transaction`, on `DATABASE_URL` or on a private
 //! Postgres.
 
-use gen_durable::{Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for};
+use gen_durable::{
+    Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use sqlx::{Executor, PgPool, Row};
 
@@ -175,7 +177,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     // Events that were recorded in transactions receive a position after the commit: from an
     // engine, or by this call.
-    client.events().place(LOG).await?;
+    client.events().assign_positions(LOG).await?;
     let received = client.events().of::<Received>(LOG, before, 1_000).await?;
     let cents: i64 = received.iter().map(|received| received.event.cents).sum();
     println!("{} payments in the log, {cents} cents", received.len());

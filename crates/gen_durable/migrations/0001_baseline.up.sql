@@ -1,9 +1,10 @@
--- Generated from crates/gen_durable/schema by `cargo run -p gen_durable --example baseline`: change the files there.
+-- Generated from the files in schema/: change those, then run
+-- `cargo run -p gen_durable --example baseline`.
 -- Runs in psql as it is; for a schema of another name, replace the name.
 
 -- schema/schema.sql
--- Every object of gen_durable is in this schema and is named with it. An installation under another
--- name replaces the name in these files (`Target::render`).
+-- Every object of gen_durable is in this schema, and these files write its name with the schema. An
+-- installation in a schema of another name replaces the name in these files (`Target::render`).
 create schema gen_durable;
 
 -- schema/types.sql
@@ -13,8 +14,9 @@ create type gen_durable.durable_status as enum (
     'done', 'failed', 'cancelled'
 );
 
--- Lengths of names. An enqueue casts its values to these domains and the columns are plain text: a
--- check constraint on the table would be prepared and evaluated by every update of a row.
+-- These domains limit the lengths of names. An enqueue casts its values to these domains, and the
+-- columns are plain text: every update of a row would prepare and evaluate a check constraint on
+-- the table.
 create domain gen_durable.name as text
     constraint name_has_1_to_200_bytes check (octet_length(value) between 1 and 200);
 create domain gen_durable.queue_name as text
@@ -24,8 +26,9 @@ create domain gen_durable.tenant_name as text
 create domain gen_durable.key_name as text
     constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
 
--- A row that `_pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
--- now. A row without an id, or without a step, carries information about the batch instead.
+-- The row type that `_pick`, `_promote_successors` and `_write_keyed_step_results` return: an
+-- instance that the calling worker may run now. A row without an id, or without a step, carries
+-- information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
     machine         text,
@@ -42,7 +45,7 @@ create type gen_durable.claimed as (
     eligible_at timestamptz, -- in a row without an id: the time of the database
     tenant      text,
     traceparent text,
-    keyed       boolean,     -- has a lane or a partition key
+    keyed       boolean,     -- the instance has a lane or a partition key
     crash_count smallint,
     next_due    timestamptz, -- `_pick`, in the row without an id: when the next instance falls due
     paused      text[],      -- `_pick`, in the row without an id: the paused queues
@@ -50,28 +53,31 @@ create type gen_durable.claimed as (
     inbox       text,
     children    text,
     parent_id   bigint,
-    predecessor_id    bigint,      -- the instance that this one succeeds
-    marks       bigint[],    -- `_write_keyed_step_results`, in the row without an id: the written results
+    predecessor_id    bigint,      -- the instance that ran before in the lane or partition
+    -- `_write_keyed_step_results`, in the row without an id: the instances with a written result.
+    marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim
-    led         boolean      -- runs without a claim of its own, in a lane that its worker runs
+    -- The instance runs without a claim of its own, in a lane that its worker runs.
+    unclaimed   boolean
 );
 
 -- schema/functions/clock.sql
--- The only clock for due times. In production it is the time of the statement: STABLE, so that a
--- comparison with it stays an index condition. A test schema replaces the body and moves every due
--- time at once. Leases use the real time.
---   called by: every statement that compares or writes a _due time
+-- Returns the time with which all due times are compared. In production this is the time of the
+-- statement. The function is STABLE, so that a comparison with it stays an index condition. A test
+-- schema replaces the body with a clock that tests move by hand. Leases do not use this function
+-- but the real time.
+--   called by: every statement that compares or writes a due time
 --   index: none      locks: nothing
 create function gen_durable.clock() returns timestamptz
     language sql stable parallel safe
     as 'select statement_timestamp()';
 
--- schema/functions/due.sql
+-- schema/functions/_due.sql
 -- Returns when an instance is due: at a date, or after a delay in seconds. A date in the past
--- becomes now, so that no row appears behind the watermark of a picker. A delay is at most a
--- hundred years, and a date at most the last that a client can read (Rust's dates end with the year
--- 9999): one row beyond it would fail every result that contains it.
+-- becomes now, so that no row appears behind the point up to which a picker has read. A delay is at
+-- most a hundred years, and a date is at most the last that a client can read (dates in Rust end
+-- with the year 9999): a row with a later date would make every query that returns it fail.
 --   called by: enqueue_all, _enqueue_keyed, store::enqueue      index: none      locks: nothing
 create function gen_durable._due(p_at timestamptz, p_delay float8) returns timestamptz
     language sql stable parallel safe
@@ -80,9 +86,9 @@ create function gen_durable._due(p_at timestamptz, p_delay float8) returns times
             gen_durable.clock()), timestamptz '9999-12-30 22:00:00+00')
     $$;
 
--- schema/functions/lane_hash.sql
--- Returns a number that stands for the name of a lane in indexes.
---   called by: the generated column instances._lane_hash, every scan of a lane
+-- schema/functions/_lane_hash.sql
+-- Returns the hash of a lane's tenant and key, which indexes contain in place of the names.
+--   called by: the generated column instances.lane_hash, every scan of a lane
 --   index: none      locks: nothing
 create function gen_durable._lane_hash(p_tenant text, p_key text) returns bigint
     language sql immutable parallel safe
@@ -92,16 +98,15 @@ create function gen_durable._lane_hash(p_tenant text, p_key text) returns bigint
 create table gen_durable.migrations (
     version       int primary key,
     name          text not null,
-    -- The oldest schema version that a build may have been made for and still work with this
-    -- schema.
+    -- Builds that were made for this schema version or a later one work with this schema.
     oldest_served int not null,
     installed_at  timestamptz not null default statement_timestamp()
 );
 
 -- schema/tables/installation.sql
--- The identity of this installation: a random name that idempotency keys begin with, since ids
--- begin at 1 in every schema. A restored database keeps it. A copy that becomes another
--- installation gets a new one by an update.
+-- The identity of this installation: a random name with which idempotency keys begin, since
+-- instance ids begin at 1 in every schema. A restored database keeps the name. For a copy that
+-- becomes another installation, an operator sets a new name with an update.
 create table gen_durable.installation (
     one boolean primary key default true check (one),
     id  text not null default left(replace(gen_random_uuid()::text, '-', ''), 16)
@@ -109,82 +114,89 @@ create table gen_durable.installation (
 insert into gen_durable.installation default values;
 
 -- schema/tables/instances.sql
--- Arrival numbers. Cache 1, so that the numbers of one producer are in the order of its enqueues.
+-- The sequence of arrival numbers. It has `cache 1`, so that the numbers that one producer draws
+-- are in the order of its enqueues.
 create sequence gen_durable.arrival_numbers cache 1;
--- Fencing tokens. A later claim of the same instance, lane or partition key has a larger one,
--- whichever process makes it.
+-- The sequence of fencing tokens. A later claim of the same instance, lane or partition key has a
+-- larger token, whichever worker makes the claim.
 create sequence gen_durable.fencing_tokens cache 1;
 
--- An instance of a machine or a job. Columns that are never null and have a fixed width come first,
--- then the indexed ones: an update compares every indexed column of the old and the new row, and
--- reaches it over all columns before it.
+-- One row per instance of a machine or a job. Columns that are never null and have a fixed width
+-- come first, then the indexed columns: an update compares every indexed column of the old and the
+-- new row, and to reach a column Postgres walks over all columns before it.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
-    -- The fence: + 1 by every claim of a pick or as a successor under a partition key, and whenever
-    -- the instance leaves executing or queued.
+    -- The fence. It grows by 1 with every claim by a pick, with every claim as a successor under a
+    -- partition key, and whenever the instance leaves the status `executing` or `queued`.
     claim_epoch      bigint not null default 0,
-    -- + 1 by every commit of the worker that has the claim.
+    -- Grows by 1 with every commit of the worker that has the claim.
     step_seq         bigint not null default 0,
-    -- The step_seq at which the current step was entered; the same for all its retries.
+    -- The step_seq at which the instance entered its current step; retries of the step do not
+    -- change it.
     step_entry_seq            bigint not null default 0,
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
     updated_at       timestamptz not null default gen_durable.clock(),
     machine_version      int not null default 1,
-    -- Runs of the current step without progress: failures, retries that the step asked for, crashes
-    -- of its worker.
+    -- How often the current step ran without progress: failures, retries that the step asked for,
+    -- and crashes of the worker that ran the step.
     attempt          int not null default 0,
-    -- Those of them that failed: Policy::attempts limits these.
+    -- How many of the runs in `attempt` failed. `Policy::attempts` limits this number.
     failures         int not null default 0,
-    -- + 1 by every spawn: a child of an older spawn is not counted.
+    -- Grows by 1 with every spawn. The join counts only children of the last spawn.
     join_generation  int not null default 0,
     children_pending int not null default 0,
     status           gen_durable.durable_status not null default 'runnable',
     priority         smallint not null default 0,    -- lower first
-    -- Crashes of workers that had claimed it, since its last commit; from the second on, only those
-    -- while its step ran.
+    -- How many workers crashed while they had claimed the instance, since its last commit. From the
+    -- second crash on, only crashes while its step ran count.
     crash_count      smallint not null default 0,
-    -- Runnable, and another instance holds its partition key.
+    -- The instance is runnable and waits until it becomes the holder of its partition key.
     partition_waiting        boolean not null default false,
-    -- Has a lane position: it waits in its lane, or has the lane.
+    -- The instance has a lane position: it waits in its lane, or is the head of the lane.
     in_lane          boolean not null default false,
-    -- If it fails for good, it keeps its position and blocks its lane.
+    -- If the instance settles as failed, it keeps its lane position and blocks its lane.
     lane_blocks      boolean not null default false,
     join_any         boolean not null default false, -- the first child that settles ends the join
-    -- Has repeating timers beside its wait; without them the end of the wait costs one comparison.
+    -- The wait of the instance has repeating timers. Without them, the end of a wait costs only the
+    -- comparison of this column.
     has_repeating_timers boolean not null default false,
     queue            text not null default 'default',
     tenant           text not null default '',
     machine              text not null,
-    -- The worker: for people and for the reaper, never a fence. See `_cancel_live`.
+    -- The worker that has claimed the instance. People and the reaper read this column; it is never
+    -- used as a fence. For its value in a cancelled instance see `_cancel_live`.
     locked_by        uuid,
     settled_at      timestamptz,
-    -- A short key of its lane.
+    -- The hash of tenant and lane key: a short key of the lane for indexes.
     lane_hash        bigint generated always as (gen_durable._lane_hash(tenant, lane_key)) stored,
-    lane_position    bigint,                         -- its position in its lane, once it is placed
-    -- Its arrival number, while its lane or partition key has to be read by `_place`.
+    lane_position    bigint,                         -- null until placement assigns it
+    -- The arrival number of the instance, while `_place` still has to read its lane or partition
+    -- key.
     arrival_no          bigint,
     partition_key    text,
     lane_key         text,
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
-    parent_generation int,                           -- the spawn of its parent that counts it
+    parent_generation int, -- the parent's join_generation at the spawn
     deadline_at      timestamptz,                    -- when a wait or a join gives up
     held_key text generated always as (
         case when key is not null and status = any (key_scope) then key end) stored,
-    -- Written at the claim, for people; the lease in force is the worker's.
+    -- Written at the claim, for people to read. The lease in `workers` decides, and not this value.
     lease_expires_at timestamptz,
     step             text not null,
     state            jsonb not null,
-    data             jsonb,                          -- needed by the current step only
+    data             jsonb,                          -- the data of the current step
     result           jsonb,
     last_error       text,
     traceparent      text,                           -- passed from the enqueue to every step
     awaits           text[], -- the signals that its step waits for, or was woken by
     deadline_step    text, -- the step that runs when a wait or a join gives up
     deadline_data    jsonb,
-    key   text, -- its key: unique while its status is in the scope, and an address
+    -- The key of the instance, unique among instances that have a status of their key_scope. Calls
+    -- address the instance by the key.
+    key   text,
     key_scope gen_durable.durable_status[],
-    -- The claim_epoch under which its step began; written only if crash_count > 0.
+    -- The claim_epoch under which the current step began. Written only if crash_count > 0.
     begun_epoch      bigint,
     constraint instances_executing_has_worker check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
@@ -198,8 +210,8 @@ create table gen_durable.instances (
 ) with (
     -- Free space for the next version of a row on its page: a run-ahead commit writes no index.
     fillfactor = 80,
-    -- Vacuum by the amount of work and not by the share of the table: in a table of settled rows a
-    -- share of a fifth would take too long.
+    -- Autovacuum starts after a small share of the rows has changed. With the default of a fifth,
+    -- it would start too late in a table of many settled rows, most of which never change.
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0.1,
@@ -209,10 +221,10 @@ create table gen_durable.instances (
 -- Pickers read a range (queue, priority) by due time. Suspects are in the next index.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
     where status = 'runnable' and crash_count < 2 and not partition_waiting;
--- Suspects: instances with two crashes during their steps. A process runs one at a time.
+-- Suspects: instances with a crash_count of two or more. A worker runs one suspect at a time.
 create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
     where status = 'runnable' and crash_count >= 2 and not partition_waiting;
--- The reaper reads the instances that a worker executes, and the cancelled ones until the worker
+-- The reaper reads the instances that a worker executes, and cancelled instances until the worker
 -- reports that their step has ended.
 create index instances_held on gen_durable.instances (locked_by)
     where status = 'executing' or locked_by is not null;
@@ -221,28 +233,28 @@ create index instances_held on gen_durable.instances (locked_by)
 create index instances_settled on gen_durable.instances (queue, status, settled_at)
     where settled_at is not null;
 
--- A lane in its order: the instances that wait in it, and the one that has it. An instance that has
--- left its lane is not in this index. It is by the hash of tenant and key, since comparing numbers
--- is cheaper than comparing names; each reader compares the names of the rows that it finds.
+-- A lane in its order: the head and the instances that wait in the lane. An instance that has left
+-- its lane is not in this index. The index is by the hash of tenant and key, since comparing
+-- numbers is cheaper than comparing names. Each reader also compares tenant and key of the rows
+-- that it finds, since two lanes may have the same hash.
 create unique index instances_lane on gen_durable.instances (lane_hash, lane_position)
     where in_lane;
--- Blocked lanes: their head has failed for good and keeps its position. One entry per blocked lane.
+-- Blocked lanes, one entry per lane: the head has settled as failed and keeps its lane position.
 create index instances_blocked on gen_durable.instances (tenant, lane_key)
     where in_lane and status = 'failed';
--- The holder of a partition key. The unique index guarantees at most one, whatever the code does. A
+-- The holder of a partition key. The unique index guarantees that a key has at most one holder. A
 -- cancelled instance stays the holder while its step still runs.
 create unique index instances_partition_holder on gen_durable.instances (tenant, partition_key)
     where partition_key is not null and not partition_waiting and (status in ('runnable', 'executing') or locked_by is not null);
 -- The instances that wait for a partition, in the order in which they are picked.
 create index instances_partition_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
     where partition_waiting;
--- Instances that have drawn an arrival number: their lane or partition key has to be read by
--- `_place`.
+-- Instances that have drawn an arrival number: `_place` has to read their lane or partition key.
 create index instances_arrival_no on gen_durable.instances (arrival_no)
     where arrival_no is not null;
 
--- The key of an instance is unique among those that hold it, and is an address. Keys belong to a
--- tenant.
+-- Within a tenant, at most one instance holds a key. Calls address an instance by its key over this
+-- index.
 create unique index instances_key on gen_durable.instances (tenant, held_key)
     where held_key is not null;
 -- The children of a parent, by spawn.
@@ -252,29 +264,30 @@ create index instances_children on gen_durable.instances (parent_id, parent_gene
 create index instances_deadlines on gen_durable.instances (deadline_at, id)
     where deadline_at is not null;
 
--- Waiting, stuck, failed and cancelled instances by id, for operators that look for them among many
--- that are done. It has no column that a run-ahead commit writes.
+-- Waiting, stuck, failed and cancelled instances by id, for operators that search for them among
+-- many done instances. The index has no column that a run-ahead commit changes.
 create index instances_aside on gen_durable.instances (status, id)
     where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
 
 -- schema/tables/signals.sql
--- The inbox of instances. A signal stays until a step that has received it progresses. One with a
--- dedup key then stays without its payload, so that the same signal is not delivered twice; the
--- collector deletes it after its retention.
+-- The inboxes of instances. A signal stays until a step that has received it commits progress. A
+-- signal with a dedup key then stays without its payload, so that the same signal is not delivered
+-- twice; the collector deletes the row after its retention.
 create table gen_durable.signals (
     id          bigint generated always as identity primary key,
-    -- No foreign key: its check would lock the target for each signal, and its cascade needs an
-    -- index on all signals.
+    -- There is no foreign key, since its check would lock the target for each signal, and its
+    -- cascade would need an index on all signals.
     target_id   bigint not null,
     inserted_at timestamptz not null default gen_durable.clock(),
     consumed_at timestamptz,
     name        text not null,
     dedup_key   text,
     payload     jsonb not null,
-    -- Of the payload as a step receives it: see `signal`.
+    -- The size of the payload as a step receives it. `signal` limits the sum of an inbox.
     bytes       int generated always as (octet_length(payload::text)) stored,
     constraint signals_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(dedup_key) <= 512),
-    -- Every row is in one of the two indexes by target: a trigger on `instances` deletes by them.
+    -- Every row is in at least one of the two indexes on target_id. A trigger on `instances` uses
+    -- these indexes to delete the signals of a deleted instance.
     constraint signals_consumed_has_a_dedup_key check (consumed_at is null or dedup_key is not null)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
@@ -284,56 +297,56 @@ create unique index signals_dedup on gen_durable.signals (target_id, dedup_key) 
 -- consumption.
 create index signals_consumed on gen_durable.signals (consumed_at) where consumed_at is not null;
 
--- schema/tables/transitions.sql
--- The history of instances: one row per change. Its order is (step_seq, claim_epoch): every
--- recorded change raises one of them, so no two rows have the same. No foreign key: it would read
--- the instance for each row of every commit; a trigger on `instances` deletes the history of a
--- deleted instance.
+-- schema/tables/history.sql
+-- The history of instances: one row per change. The rows of an instance are ordered by (step_seq,
+-- claim_epoch): every recorded change raises one of the two, so no two rows have the same pair.
+-- There is no foreign key, since its check would read the instance for each row of every commit. A
+-- trigger on `instances` deletes the history of a deleted instance.
 create table gen_durable.history (
     instance_id  bigint not null,
     step_seq     bigint not null,                    -- of the instance, after the change
     claim_epoch  bigint not null,                    -- of the instance, after the change
     at           timestamptz not null,
-    woken_at     timestamptz, -- when a wait, a join or a stuck instance was released...
-    took_seconds real,                               -- how long the step ran; null: no step ran
+    woken_at     timestamptz, -- when a wait or a join ended, or a stuck instance became runnable
+    took_seconds real,                               -- how long the step ran; null if no step ran
     attempt      int not null,                       -- earlier runs of the step without progress
     status       gen_durable.durable_status not null,
-    -- The result of a step: next, sleep, wait, spawn, retry, failure, done, stop, outage, stuck. A
-    -- change from outside: deadline, reap, cancel, operator_retry.
+    -- The kind of change. Step results: next, sleep, wait, spawn, retry, failure, done, stop,
+    -- outage, stuck. Changes from outside the step: deadline, reap, cancel, operator_retry.
     outcome      text not null,
     from_step    text not null,
     to_step      text not null,
     error        text,
-    cause        text, -- ...and by what: 'signal paid', 'children', 'another build'
-    worker       text, -- host/pid of the worker that ran the step, or crashed in it
+    cause        text, -- the cause of `woken_at`: 'signal paid', 'children', 'another build'
+    worker       text, -- host/pid of the worker that ran the step or crashed in the step
     primary key (instance_id, step_seq, claim_epoch)
 ) with (
-    -- The row of a wait is written again when the wait ends: on its own page, without an index
-    -- write.
+    -- When a wait ends, `_record_wakes` updates the row of the wait. The free space lets the new
+    -- version of the row stay on the same page, so that no index is written.
     fillfactor = 90,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0.1
 );
 
 -- schema/tables/workers.sql
--- A process that runs steps. Its lease covers all its claims.
+-- One row per worker, a process that runs steps. The lease of a worker covers all its claims.
 create table gen_durable.workers (
     id               uuid primary key,
     lease_expires_at timestamptz not null,
-    -- Since when its lease has been valid without a gap.
+    -- Since when the lease of the worker has been valid without a gap.
     started_at       timestamptz not null default statement_timestamp(),
     renewed_at       timestamptz not null default statement_timestamp(),
     host             text not null,
     pid              int not null,
     queues           text[] not null,
-    machines         text[] not null,                -- 'name/version' of all that it can run
-    -- 'name/version/step' of all that it knows: see `_knows_step`.
+    machines         text[] not null,                -- 'name/version' of each machine
+    -- 'machine/version/step' of each step that the worker knows: see `_knows_step`.
     steps            text[] not null default '{}',
-    -- The schedules that it has registered. A schedule that no live worker has registered is shown
-    -- and starts nothing.
+    -- The schedules that the worker has registered. A schedule that no live worker has registered
+    -- starts no instances; pages still list it.
     schedules        text[] not null default '{}',
-    -- The projections that it has registered. A request for a run reports whether a live worker can
-    -- execute it.
+    -- The projections that the worker has registered. A request for a run reports whether a live
+    -- worker can execute the run.
     projections      text[] not null default '{}'
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 
@@ -351,34 +364,38 @@ create table gen_durable.queues (
 );
 
 -- schema/tables/collect_cursors.sql
--- How far the collector has read each range (queue, status) of `instances_settled`. All engines
--- share these rows: instances that are kept beyond their retention (children of a parent that may
--- still read them) are read once per pass, and not by each engine each minute.
+-- Cursors of the collector, which deletes settled instances: how far it has read each range (queue,
+-- status) of the index `instances_settled`. All workers share these rows, so that they read an
+-- instance that is kept beyond its retention (a child that its parent may still read) once per
+-- pass, and not in each worker each minute.
 create table gen_durable.collect_cursors (
     queue         text not null,
     status        gen_durable.durable_status not null,
-    -- Instances that settled before this were examined.
+    -- The collector has examined all instances of the range that settled before this time.
     at            timestamptz not null default '-infinity',
-    -- How many that settled at that very time were examined and kept.
+    -- How many instances that settled exactly at `at` the collector has examined and kept.
     kept_at       bigint not null default 0,
-    examined      bigint not null default 0,         -- in this pass
+    examined      bigint not null default 0,         -- instances examined in this pass
     pass_began_at timestamptz not null default gen_durable.clock(),
     primary key (queue, status)
 ) with (fillfactor = 50);
 
 -- schema/tables/lanes.sql
--- Numbers the placements: a lane position is (round << 20) + place in the round.
+-- Numbers the rounds of placement. A lane position is (round << 20) + the rank of the instance in
+-- the round.
 create sequence gen_durable.placement_rounds cache 1;
 
--- A lane. Its row is the lock of the lane: every transaction that assigns or frees a position holds
--- it. No instance of the lane is at or below the floor: scans begin there.
+-- One row per lane. The row is the lock of the lane: every transaction that assigns or frees a lane
+-- position holds it. No instance in the lane has a position at or below `floor`, so scans of the
+-- lane begin after `floor`.
 create table gen_durable.lanes (
     tenant text not null,
     key    text not null,
     floor  bigint not null default 0,
     -- The worker that runs the instances of this lane one after the other, without claiming each: a
-    -- head that is `queued` runs in that worker. A transaction that takes such a head away raises
-    -- its claim_epoch. The column has no meaning while the head is not `queued`.
+    -- head that is `queued` runs in that worker. A transaction that takes such a head from the
+    -- worker raises the head's claim_epoch. The column has no meaning while the head is not
+    -- `queued`.
     worker_id uuid,
     primary key (tenant, key)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
@@ -386,12 +403,13 @@ create table gen_durable.lanes (
 create index lanes_worker on gen_durable.lanes (worker_id, tenant, key)
     where worker_id is not null;
 
--- schema/tables/lane_positions.sql
--- Partition cursors: no instance that waits for this partition is below (priority, at, id), so
--- scans begin there. Without a row they begin at the first. `_promote_successors` raises a cursor after one
--- ended step in twenty, and `_assign_partition` lowers it for an instance that arrives below it. Both hold the
--- row of the partition holder. The holder itself is never below the cursor: it waited when the
--- cursor was raised last, and waits behind all others again when it ends a step.
+-- schema/tables/partition_cursors.sql
+-- Partition cursors: no instance that waits for this partition is before (priority, at, id), so
+-- scans begin there. Without a row, scans begin at the first waiting instance.
+-- `_promote_successors` raises a cursor after one ended step in twenty, and `_assign_partition`
+-- lowers the cursor for an instance that arrives before it. Both hold the lock of the partition
+-- holder's row. The holder is never before the cursor: it was a waiting instance when the cursor
+-- was raised last, and when it ends a step it waits behind all others again.
 create table gen_durable.partition_cursors (
     tenant   text not null,
     key      text not null,
@@ -401,71 +419,75 @@ create table gen_durable.partition_cursors (
     primary key (tenant, key)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 
--- schema/tables/placer.sql
--- The placement lock: a transaction that assigns lane positions or chooses partition holders holds
--- this row, for the length of a statement.
+-- schema/tables/placement_lock.sql
+-- The placement lock: a transaction that assigns lane positions or chooses partition holders locks
+-- this row, for the duration of one statement.
 create table gen_durable.placement_lock (one boolean primary key default true check (one));
 insert into gen_durable.placement_lock default values;
 
 -- schema/tables/placement_watermarks.sql
--- How far instances that drew an arrival number have been placed: see `_place_new`. The row with
--- the largest n is valid. A change inserts a row and deletes the one before, and readers begin at
--- the end of the key: an updated row would leave a dead version for each update, and each pick
--- would read them all while an open transaction prevents the vacuum.
+-- The watermark of placement: up to which arrival number the instances have been placed, see
+-- `_place_new`. The row with the largest n is valid. A change inserts a row and deletes the
+-- previous row, and readers read the index backwards from its end. An update of one row would leave
+-- a dead version each time, and each pick would read all dead versions while an open transaction
+-- prevents the vacuum.
 create table gen_durable.placement_watermarks (
     n            bigint generated always as identity primary key,
-    -- Numbers up to this one are placed, except those of `open_xids`.
+    -- Instances with arrival numbers up to `placed_to` are placed, except instances of the
+    -- transactions in `open_xids`.
     placed_to    bigint not null default 0,
-    -- How far numbers had been drawn just before this row was written...
+    -- The last arrival number that had been drawn just before this row was written.
     drawn        bigint not null default 0,
-    drawn_before xid8 not null default '0', -- ...by transactions with a smaller id than this
-    -- Transactions that were open when placed_to passed numbers that they may have drawn.
+    -- Transactions that drew numbers up to `drawn` have a smaller id.
+    drawn_before xid8 not null default '0',
+    -- Transactions that were open when placed_to rose above numbers that they may have drawn.
     open_xids    xid8[] not null default '{}',
-    -- For each of them: its numbers are larger than this.
+    -- For each transaction in `open_xids`: its arrival numbers are larger than this number.
     open_since   bigint[] not null default '{}',
-    sweep_due_at timestamptz not null default '-infinity' -- when `_repair` reads all numbers again
+    -- When `_repair` next reads all arrival numbers, from the first one.
+    sweep_due_at timestamptz not null default '-infinity'
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 insert into gen_durable.placement_watermarks default values;
 
 -- schema/tables/schedules.sql
--- A named cycle that starts instances. The columns code_* hold the cycle that the code registers,
--- the others the cycle in force, which an operator may have set. The code's cycle comes into force
--- again when the code changes.
+-- A schedule: a named cycle that enqueues instances. The columns code_* hold the cycle that the
+-- code registers. `cycle` and `missed` hold the cycle in force, which an operator may have set.
+-- When the code registers another cycle, that cycle comes into force.
 create table gen_durable.schedules (
     name          text primary key,
     cycle         text not null,
     missed        text not null,
     code_cycle    text not null,
     code_missed   text not null,
-    -- Earlier cycles of the code, the latest first: an older build may still register one.
+    -- Earlier cycles of the code, the latest first. An older build may still register one of them.
     code_replaced text[] not null default '{}',
-    -- Since when only an older build has registered, with a cycle that is not in force.
+    -- Since when only older builds have registered the schedule, with an earlier cycle.
     challenged_at timestamptz,
-    anchor_at     timestamptz not null, -- where a cycle without a start of its own begins
+    anchor_at     timestamptz not null, -- the start of a cycle that has no start of its own
     registered_at timestamptz not null default gen_durable.clock(),
     set_at        timestamptz,                       -- when an operator set the cycle
     set_by        text,
     paused_at     timestamptz,
     paused_by     text,
     ended_at      timestamptz,                       -- the cycle has no further occurrence
-    remaining     int, -- while it is paused: how many occurrences may follow the next one
-    last_error    text, -- why its last occurrence did not start an instance
+    remaining     int, -- while the schedule is paused: how many occurrences may follow the next one
+    last_error    text, -- why the last occurrence did not start an instance
     constraint schedules_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(cycle) <= 1000),
     constraint schedules_have_a_policy check (missed in ('all', 'latest', 'skip') and code_missed in ('all', 'latest', 'skip'))
 );
 
 -- schema/tables/timers.sql
--- An occurrence of a schedule, or of a repeating timer beside the wait of an instance. It ends
--- once: fired, missed or cancelled.
+-- One row per occurrence of a schedule, or of a repeating timer of a wait. An occurrence ends once:
+-- fired, missed or cancelled.
 create table gen_durable.timers (
     id          bigint generated always as identity primary key,
     due_at      timestamptz not null,
     armed_at    timestamptz not null default gen_durable.clock(),
     anchor_at   timestamptz not null,
     ended_at    timestamptz,
-    instance_id bigint,                              -- the instance that waits...
-    await_seq   bigint, -- ...and which wait: the step_seq of the instance while it waits
-    started_id  bigint,                              -- the instance that it started
+    instance_id bigint,                              -- the instance that waits
+    await_seq   bigint, -- identifies the wait: the step_seq of the instance while it waits
+    started_id  bigint,                              -- the instance that this occurrence started
     remaining   int, -- how many occurrences may follow; null: no limit
     missed_count int not null default 0,             -- missed occurrences that this one stands for
     manual     boolean not null default false,
@@ -473,7 +495,8 @@ create table gen_durable.timers (
     missed      text not null,
     cycle       text not null,
     schedule    text,
-    new_instance       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
+    -- The instance to enqueue; null if the code of the schedule makes the instance.
+    new_instance       jsonb,
     constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
     constraint timers_repeating_are_complete check (instance_id is null or (await_seq is not null and new_instance is not null)),
     constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
@@ -483,18 +506,19 @@ create table gen_durable.timers (
 
 -- Pending timers by due time.
 create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
--- The timers of a wait, for the end of the wait.
+-- The repeating timers of a wait. The transaction that ends the wait cancels them.
 create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
--- A schedule has one occurrence ahead of it, and no occurrence happens twice.
+-- A schedule has at most one pending regular occurrence, and no occurrence happens twice.
 create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not manual;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
 -- Ended timers, for the collector.
 create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;
 
 -- schema/tables/event_heads.sql
--- A tenant with events. Transactions lock the row and never write it: each write would leave a dead
--- version for every event, and each append would read those versions while any transaction holds an
--- old snapshot. The last position of a log is read from the end of its index.
+-- One row per tenant with events: the lock of the tenant's log. Transactions lock the row and never
+-- update it: an update for every event would leave a dead version of the row, and each append would
+-- read those versions while any transaction holds an old snapshot. The last position of a log is
+-- read from the end of the index `events_log`.
 create table gen_durable.event_heads (
     tenant text primary key,
     constraint event_heads_names_have_a_length check (octet_length(tenant) <= 200)
@@ -503,14 +527,16 @@ create table gen_durable.event_heads (
 -- schema/tables/events.sql
 create table gen_durable.events (
     arrival_no     bigint generated always as identity primary key,
-    position    bigint,                              -- null until it is assigned
+    position    bigint,                              -- null until a position is assigned
     at          timestamptz not null default gen_durable.clock(),
-    instance_id bigint, -- the instance that caused it; no foreign key, the log outlives instances
-    xid         xid8, -- the transaction that recorded it without a position
+    -- The instance that recorded the event; no foreign key, since events stay when instances are
+    -- deleted.
+    instance_id bigint,
+    xid         xid8, -- the transaction that recorded the event without a position
     version     int not null default 1,
     tenant      text not null default '',
     name        text not null,
-    step        text,                                -- the step that recorded it
+    step        text,                                -- the step that recorded the event
     payload     jsonb not null,
     headers     jsonb,
     constraint events_names_have_a_length check (octet_length(tenant) <= 200 and octet_length(name) between 1 and 200),
@@ -520,9 +546,9 @@ create table gen_durable.events (
     autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 1
 );
 
--- The log in its order. Two events never have one position.
+-- The log of a tenant in its order. Two events never have the same position.
 create unique index events_log on gen_durable.events (tenant, position) where position is not null;
--- Events without a position, of one tenant and of all.
+-- Events without a position: the first index is by tenant, the second over all tenants.
 create index events_unplaced on gen_durable.events (tenant, xid, arrival_no) where position is null;
 create index events_unplaced_all on gen_durable.events (xid) where position is null;
 -- Events by instance and by name.
@@ -530,10 +556,11 @@ create index events_instance on gen_durable.events (instance_id, arrival_no) whe
 create index events_name on gen_durable.events (tenant, name, position) where position is not null;
 
 -- schema/tables/event_scans.sql
--- The snapshot of the last scan for events of a tenant that have no position: it read every event
--- that was committed by then. The next scan reads only events of transactions that are newer or
--- were open then, and no dead index entries of events that have got their position since. The row
--- with the largest n is valid. It is a hint; a scan from the beginning is the truth.
+-- The snapshot of the last scan for events of a tenant that have no position. That scan read every
+-- event that was committed before the snapshot. The next scan reads only events of transactions
+-- that are newer than the snapshot or were open in it, and skips dead index entries of events that
+-- have got their position since. The row with the largest n is valid. The row only saves work: a
+-- scan from the beginning finds all events.
 create table gen_durable.event_scans (
     n      bigint generated always as identity,
     tenant text not null,
@@ -542,9 +569,10 @@ create table gen_durable.event_scans (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 -- schema/tables/log_walks.sql
--- Walks over all tenants, in pages. One worker at a time takes a page, and the pages of all workers
--- are one walk: how often a tenant is visited does not depend on the number of workers. `behind`
--- has a walk for each version of a projection.
+-- Passes over the logs of all tenants, in pages. One worker at a time reads a page, and the pages
+-- of all workers together are one pass, so how often a tenant is read does not depend on the number
+-- of workers. The pass `trim` deletes old events. The pass `behind` finds projections that have not
+-- read the end of a log; there is one for each version of a projection.
 create table gen_durable.log_walks (
     walk         text not null,                      -- behind, trim
     projection   text not null default '',
@@ -555,30 +583,32 @@ create table gen_durable.log_walks (
 );
 
 -- schema/tables/projections.sql
--- A scope: one projection of one tenant, with its cursor, its owner and its last error.
+-- One row per scope (one projection over the log of one tenant): its position in the log, its owner
+-- and its last error.
 create table gen_durable.projections (
     tenant          text not null,
     projection      text not null,
-    -- A stable hash of both: part of the identity of the scope. The length distinguishes ('a',
-    -- 'bc') from ('ab', 'c').
+    -- A stable hash of tenant and projection. The length of the tenant's name is hashed too, so
+    -- that ('a', 'bc') differs from ('ab', 'c').
     partition       int generated always as (
         ('x' || substr(md5(octet_length(tenant) || ':' || tenant || projection), 1, 8))::bit(32)::int & 1023) stored,
-    version         int not null,                    -- of the code that wrote these rows
-    offered         int, -- the newest version that waits for a rebuild of them
-    generation      int not null default 1,          -- the rows that readers see
-    position        bigint not null default 0,       -- the last event that is applied in them
+    version         int not null,                    -- version of the code that wrote the rows
+    offered         int, -- the newest version of the code for which a rebuild is due
+    generation      int not null default 1,          -- the generation of the rows that readers see
+    position        bigint not null default 0, -- the last event that was applied to these rows
     applied         bigint not null default 0,       -- a running hash of all applied events
-    -- A rebuild in place: the position that was reached before it.
+    -- During a rebuild in place: the position that the scope had reached before the rebuild.
     replaying_to    bigint not null default 0,
     status          text not null default 'running',
     attempts        int not null default 0, -- failed attempts of the event after `position`
     retry_at        timestamptz,
     last_error      text,
-    -- The worker that applies events to it: a hint that saves others the attempt.
+    -- The worker that applies events to the scope. It is a hint: other workers do not try the
+    -- scope.
     owner           uuid,
     owned_until     timestamptz,
     updated_at      timestamptz not null default gen_durable.clock(),
-    digest          bytea,                           -- of its rows, when it was last computed
+    digest          bytea,                           -- the last computed digest of the rows
     digest_position bigint,
     digest_at       timestamptz,
     primary key (tenant, projection),
@@ -587,15 +617,17 @@ create table gen_durable.projections (
         octet_length(tenant) <= 200 and octet_length(projection) between 1 and 200)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
--- Pages of the scopes of one projection, and of all scopes by projection.
+-- Serves pages of the scopes of one projection, and pages of all scopes by projection.
 create index projections_by_name on gen_durable.projections (projection, tenant);
 
--- Scopes that are to be retried at a time: few, and found whatever the number of scopes.
+-- Scopes that a worker has to retry at `retry_at`. They are few, and this index finds them at a
+-- cost that does not depend on the number of scopes.
 create index projections_retry on gen_durable.projections (retry_at) where retry_at is not null;
 
 -- schema/tables/projection_runs.sql
--- Replays, rebuilds and verifications of a projection. Any client requests one; a worker that has
--- registered the projection executes it, and another worker continues if that one dies.
+-- Runs: replays, rebuilds and verifications of a scope. Any client may request a run. A worker that
+-- has registered the projection executes the run, and another worker continues if that worker
+-- crashes.
 create table gen_durable.projection_runs (
     id          bigint generated always as identity primary key,
     tenant      text not null,
@@ -603,15 +635,18 @@ create table gen_durable.projection_runs (
     kind        text not null,                       -- replay, rebuild (in place), shadow, verify
     status      text not null default 'pending',
     force      boolean not null default false,      -- swap even if the digests differ
-    version     int, -- of the code that executes it: builds with another version skip the run
-    generation  int,                                 -- the rows that it writes
+    -- The version of the code that executes the run. Older builds skip the run, newer builds end
+    -- it.
+    version     int,
+    generation  int, -- the generation of the rows that the run writes
     position    bigint not null default 0,
     target      bigint,
     applied     bigint not null default 0,
-    retired     int, -- a generation that is not read any more, and is to be cleared
+    -- A generation that readers do not see any more and that a worker has to delete.
+    retired     int,
     verdict     text,
-    error       text, -- why it failed, or the error of its last attempt
-    -- Consecutive attempts that the server cancelled, or that lost their connection.
+    error       text, -- why the run failed, or the error of its last attempt
+    -- How many attempts in a row were cancelled by the server or lost their connection.
     attempts    int not null default 0,
     requested_by text,
     owner       uuid,
@@ -619,22 +654,23 @@ create table gen_durable.projection_runs (
     inserted_at timestamptz not null default gen_durable.clock(),
     started_at  timestamptz,
     updated_at  timestamptz not null default gen_durable.clock(),
-    settled_at timestamptz,
+    finished_at timestamptz,
     constraint projection_runs_kinds check (kind in ('replay', 'rebuild', 'shadow', 'verify')),
     constraint projection_runs_statuses check (status in ('pending', 'running', 'done', 'failed', 'cancelled')),
-    constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null))
+    constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null))
 );
--- One open run per scope: a second request is refused.
-create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where settled_at is null;
+-- At most one open run per scope: a second request is rejected.
+create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
 create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
 create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);
--- Runs that a worker has to act on: open ones, and those with rows to be cleared.
-create index projection_runs_due on gen_durable.projection_runs (projection, id) where settled_at is null or retired is not null;
--- Ended runs, in the order in which they are collected.
-create index projection_runs_finished on gen_durable.projection_runs (settled_at) where settled_at is not null and retired is null;
+-- Runs that a worker has to process: open runs, and finished runs with rows to be deleted.
+create index projection_runs_due on gen_durable.projection_runs (projection, id) where finished_at is null or retired is not null;
+-- Finished runs, in the order in which upkeep deletes them.
+create index projection_runs_finished on gen_durable.projection_runs (finished_at) where finished_at is not null and retired is null;
 
 -- schema/tables/projection_failures.sql
--- Events that a projection could not apply: one row per event, with the number of attempts.
+-- Events that a projection could not apply: one row per scope and event, with the number of
+-- attempts.
 create table gen_durable.projection_failures (
     tenant      text not null,
     projection  text not null,
@@ -654,8 +690,8 @@ create index projection_failures_redrive on gen_durable.projection_failures (pro
 create index projection_failures_resolved on gen_durable.projection_failures (resolved_at) where resolved_at is not null;
 
 -- schema/tables/projection_run_failures.sql
--- Events that a run has skipped. When a shadow becomes the rows that readers see, they become its
--- parked events.
+-- Events that a run could not apply and has skipped. When the rows of a shadow rebuild become the
+-- rows that readers see, these events become parked events of the scope.
 create table gen_durable.projection_run_failures (
     run_id   bigint not null references gen_durable.projection_runs (id) on delete cascade,
     position bigint not null,
@@ -664,18 +700,18 @@ create table gen_durable.projection_run_failures (
 );
 
 -- schema/tables/audit.sql
--- The audit log: what operators did, and tried to do, through the dashboard and the command line. A
--- row is written before an action begins and completed when it has ended, so there is no action
--- without a row, whichever process dies in between. An action without an end may have been done or
--- not. The log is bounded: an insert deletes the oldest row.
+-- The audit log: actions that operators did, or tried to do, through the dashboard and the command
+-- line. The tool inserts a row before an action begins and completes the row when the action has
+-- ended, so every action has a row, even if a process crashes in between. If a row has no end, the
+-- action may have been done or not. The log is bounded: an insert deletes the oldest rows.
 create table gen_durable.audit (
     id        bigint generated always as identity primary key,
     at        timestamptz not null default gen_durable.clock(),
-    who       text not null,                         -- the authenticated user
-    place     text,                                  -- the address of the user, if it is known
-    via       text not null,                         -- dashboard, command
-    act       text not null,
-    subject   text not null, -- the instance, lane, queue or schedule it is about
+    actor       text not null,                         -- the authenticated user
+    source     text,                                  -- the address of the user, if known
+    channel       text not null,                         -- dashboard, command
+    action       text not null,
+    subject   text not null, -- the instance, lane, queue or schedule that the action changes
     succeeded boolean,
     outcome   text,
     ended_at  timestamptz,
@@ -683,9 +719,10 @@ create table gen_durable.audit (
 );
 
 -- schema/functions/_is_read_committed.sql
--- Returns whether every statement of this transaction sees what was committed before it. The engine
--- reads under a lock what was committed before it got the lock: a signal, or the successor in a
--- lane. At another isolation level it would not find that.
+-- Returns whether this transaction is at read committed, where every statement sees the rows that
+-- were committed before the statement. After functions get a lock, they read rows that were
+-- committed before that: a signal, or the successor in a lane. At another isolation level they
+-- would not find these rows.
 --   called by: _require_read_committed, _lanes_at_once, _write_step_results_with_effects, _cancel_live
 --   index: none      locks: nothing
 create function gen_durable._is_read_committed() returns boolean
@@ -694,7 +731,7 @@ create function gen_durable._is_read_committed() returns boolean
 
 -- schema/functions/_require_read_committed.sql
 -- Raises an error unless the transaction is at read committed.
---   called by: _pick, settle
+--   called by: _pick, _write_step_results
 --   index: none      locks: nothing
 create function gen_durable._require_read_committed() returns void
     language plpgsql
@@ -724,29 +761,31 @@ begin
 end $$;
 
 -- schema/functions/_knows_step.sql
--- Returns whether a worker that knows these steps can run an instance at this step. Entries are
--- 'machine/version/step'; an entry 'machine/version' stands for every step: the worker upgrades
--- rows of that version, and its `upgrade` decides about their steps.
+-- Returns whether a worker that knows the steps p_known can run an instance at the step p_step.
+-- Entries of p_known are 'machine/version/step'. An entry 'machine/version' stands for every step
+-- of that version: the worker upgrades such rows, and the machine's `upgrade` decides about their
+-- steps.
 --   called by: _pick, _pick_suspect, _set_aside_refused, _promote_successors, _claim_partition_successors,
 --   store::queue::retry_stuck, store::inspect, store::explain
 --   index: none      locks: nothing
--- STABLE and without SET, so that the planner inlines it: a call per row would cost more than the
--- comparison.
+-- The function is STABLE and has no SET clause, so that the planner inlines it: a call per row
+-- would cost more than the comparison.
 create function gen_durable._knows_step(p_known text[], p_machine text, p_version int, p_step text) returns boolean
     language sql stable
     as $$ select p_machine || '/' || p_version || '/' || p_step = any (p_known) or p_machine || '/' || p_version = any (p_known) $$;
 
--- schema/functions/inbox_bytes_max.sql
--- Returns how many bytes of payload may wait in an inbox. `signal` refuses a signal beyond that.
+-- schema/functions/_inbox_bytes_max.sql
+-- Returns how many bytes of payload the inbox of an instance may hold. `signal` rejects a signal
+-- that would exceed this number.
 --   called by: signal      index: none      locks: nothing
 create function gen_durable._inbox_bytes_max() returns bigint
     language sql immutable parallel safe
     as 'select 8 * 1024 * 1024::bigint';
 
--- schema/functions/inbox_of.sql
--- Returns the signals that a step may receive, as JSON: [[id, name, payload], ...], the oldest
--- first; null if there are none. The hot path repeats this expression: a function call per row
--- costs more than the read.
+-- schema/functions/_inbox_of.sql
+-- Returns the inbox of an instance as JSON: [[id, name, payload], ...], the oldest signal first;
+-- null if the inbox is empty. `_pick` and `_write_step_results` repeat this expression and do not
+-- call the function: a function call per row costs more than the read.
 --   called by: _pick_suspect, _set_aside_refused, _write_step_results_with_effects, inputs.sql
 --   index: signals_inbox      locks: nothing
 create function gen_durable._inbox_of(p_id bigint) returns text
@@ -757,12 +796,12 @@ create function gen_durable._inbox_of(p_id bigint) returns text
         where s.target_id = p_id and s.consumed_at is null
     $$;
 
--- schema/functions/children_of.sql
+-- schema/functions/_children_of.sql
 -- Returns a page of the children of one spawn as JSON, in the order of the spawn: {"more": ...,
 -- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
 -- MiB; it has at least one child. `more` is true if the spawn has further children.
 --   called by: _pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
---   _claim_partition_successors, conclude, store::family::page
+--   _claim_partition_successors, _write_step_results_with_effects, store::family::page
 --   index: instances_children
 --   locks: nothing
 create function gen_durable._children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)
@@ -777,7 +816,8 @@ declare
     bytes bigint := 0;
     more boolean := false;
 begin
-    -- Row by row: values beyond the end of the page are never read from their TOAST table.
+    -- Reads the children row by row, so that values beyond the end of the page are never read from
+    -- their TOAST table.
     for child in
         select c.id, c.machine, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
         from gen_durable.instances c
@@ -798,8 +838,8 @@ begin
 end $$;
 
 -- schema/functions/result.sql
--- Returns the status of an instance, its result, and its last error. No row: there is no such
--- instance.
+-- Returns the status of an instance, its result, and its last error; no row if the instance does
+-- not exist.
 --   called by: SQL      index: instances_pkey
 --   locks: nothing
 create function gen_durable.result(id bigint) returns table (status text, result jsonb, error text)
@@ -810,10 +850,10 @@ as $$
 $$;
 
 -- schema/functions/_history_page.sql
--- Returns a page of the history of an instance, the newest row first, before (p_seq, p_epoch).
--- Without statistics the planner expects few rows per instance, and would read and sort the whole
--- history for one page: so sorting is off.
---   called by: store::story::Inspect::story      index: history_pkey, backwards
+-- Returns a page of the history of an instance before (p_seq, p_epoch), the newest row first.
+-- Sorting is off, since without statistics the planner expects few rows per instance, and would
+-- read and sort the whole history of the instance for one page.
+--   called by: store::history::Inspect::history      index: history_pkey, backwards
 --   locks: nothing
 create function gen_durable._history_page(p_id bigint, p_seq bigint, p_epoch bigint, p_limit int)
 returns setof gen_durable.history
@@ -829,9 +869,9 @@ begin
     limit p_limit;
 end $$;
 
--- schema/functions/tell.sql
--- Records a change from outside in the history of instances, also if the machine records no
--- results.
+-- schema/functions/_record_history.sql
+-- Records a change from outside a step (a cancel, a reap) in the history of instances, even if the
+-- machine's policy records no step results.
 --   called by: _cancel_live, store::lease::reap, _set_aside_refused      index: instances_pkey
 --   locks: no existing row; the caller has locked the instances
 create function gen_durable._record_history(p_ids bigint[], p_outcome text, p_worker text default null) returns void
@@ -842,7 +882,8 @@ begin
     insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, worker)
     select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
-        -- A crash counts as an attempt: the row has the number of the attempt that crashed.
+        -- The reaper has already counted the crash as an attempt, so the history row gets the
+        -- number of the attempt that crashed.
         i.attempt - (p_outcome = 'reap')::int, i.status, p_outcome, i.step, i.step,
         case when i.settled_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
     from gen_durable.instances i
@@ -850,11 +891,12 @@ begin
 end $$;
 
 -- schema/functions/_record_wakes.sql
--- Records in the last history row of instances that waited when and by what they were woken. Only
--- if that row describes the present state of the instance; a machine without history has none.
+-- Records when and why instances that waited or were stuck became runnable, in the last history row
+-- of each. It changes only a row that describes the present state of the instance; an instance
+-- without history has no such row.
 --   called by: signal, _notify_parents, store::queue::retry_stuck
 --   index: instances_pkey, history_pkey
---   locks: the history rows, of instances that the caller has locked
+--   locks: the history rows of instances that the caller has locked
 create function gen_durable._record_wakes(p_ids bigint[], p_cause text) returns void
 language plpgsql
 as $$
@@ -862,10 +904,11 @@ as $$
 declare
     woken record;
 begin
-    -- One by one: a join that is planned while the history is empty would read all of it.
+    -- Updates the instances one by one: a join that is planned while the history is empty would
+    -- later read the whole history.
     for woken in
-        -- As text: a literal of the status would allow a scan of the index of all runnable
-        -- instances.
+        -- Compares the status as text: a literal of the enum would allow a scan of the index of all
+        -- runnable instances.
         select i.id, i.step_seq, i.claim_epoch from gen_durable.instances i
         where i.id = any (p_ids) and i.status::text = 'runnable'
     loop
@@ -877,7 +920,8 @@ begin
 end $$;
 
 -- schema/functions/_record_deadline.sql
--- Records that a wait or a join has reached its deadline, if its beginning was recorded.
+-- Records in the history that a wait or a join has reached its deadline, if the history has a row
+-- for the beginning of the wait.
 --   called by: _expire      index: history_pkey
 --   locks: no existing row
 create function gen_durable._record_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
@@ -893,8 +937,8 @@ begin
 end $$;
 
 -- schema/functions/_record_result_history.sql
--- Records step results in the history: of the ids that `_write_step_results_with_effects` has written, with the values that
--- it wrote. Results without a history entry leave none.
+-- Inserts history rows for the step results that `_write_step_results_with_effects` has written,
+-- with the values of the updated rows. A result without the entry `history` adds no row.
 --   called by: _write_step_results_with_effects      index: instances_pkey
 --   locks: no existing row; the caller has locked the instances
 create function gen_durable._record_result_history(p_results jsonb, p_written bigint[]) returns void
@@ -920,12 +964,13 @@ begin
 end $$;
 
 -- schema/functions/_trim_history.sql
--- Bounds the history of an instance to its last 1,000 commits. Called with every hundredth commit
--- and with the next one, since a deadline may have been the hundredth; rows that both miss are
--- deleted within the next thousand commits. The range has two ends, so that the scan does not read
--- dead index entries of rows that were deleted before.
+-- Deletes the history of an instance except its last 1,000 commits. Callers call it with every
+-- hundredth commit and with the commit after that, since a deadline, which does not call it, may
+-- have been the hundredth. If both calls are missed, a call within the next thousand commits
+-- deletes the rows. The range has a lower end too, so that the scan does not read dead index
+-- entries of rows that were deleted before.
 --   called by: store::step_results, _record_result_history      index: history_pkey
---   locks: the history rows, of an instance that the caller has locked
+--   locks: the history rows of an instance that the caller has locked
 create function gen_durable._trim_history(p_id bigint, p_seq bigint) returns void
 language plpgsql
 as $$
@@ -936,7 +981,7 @@ begin
 end $$;
 
 -- schema/functions/_lane_head.sql
--- Returns the head of a lane: the instance that has the lane, or will get it next.
+-- Returns the head of a lane: the instance that runs in the lane, or will run next.
 --   called by: _refuse_own_lane      index: lanes_pkey, instances_lane      locks: nothing
 create function gen_durable._lane_head(p_tenant text, p_key text) returns bigint
     language sql stable
@@ -952,15 +997,17 @@ create function gen_durable._lane_head(p_tenant text, p_key text) returns bigint
         where l.tenant = p_tenant and l.key = p_key
     $$;
 
--- schema/functions/refuse_own_lane.sql
--- Refuses children that could never run: in a lane that one of their ancestors has, or in a lane
--- with a head that waits, over children that are queued in other lanes, for such an ancestor. Each
--- would wait for the other without end.
+-- schema/functions/_refuse_own_lane.sql
+-- Raises an error for children that could never run: children in a lane that has one of their
+-- ancestors as its head, or in a lane with a head that waits, through children that are queued in
+-- other lanes, for such an ancestor. The ancestor would wait for the child and the child for the
+-- ancestor.
 --   called by: enqueue_all, for children
 --   index: instances_pkey, instances_children; as _lane_head
 --   locks: nothing
--- It reads committed rows: of two spawns that close a cycle at the same time, neither sees the
--- other. A join with a deadline, or of any child, ends by itself and is no part of a cycle.
+-- It reads committed rows only: if two spawns that run at the same time form a cycle together,
+-- neither sees the children of the other spawn, and the cycle is not found. A join with a deadline,
+-- or a join that ends with the first child, ends by itself and is no part of a cycle.
 create function gen_durable._refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
 language plpgsql
 as $$
@@ -989,8 +1036,8 @@ begin
     if holders = '{}' then
         return;
     end if;
-    -- From the head of each lane that a child enters to the instances that it waits for, 20 steps
-    -- deep and among the first 1,000 found.
+    -- Follows the waits from the head of each lane that a child enters to the instances that the
+    -- head waits for, 20 levels deep and among the first 1,000 instances found.
     with recursive chain(id, lane, steps) as (
         select gen_durable._lane_head(k.tenant, k.key), k.key, 1
         from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key
@@ -1020,9 +1067,9 @@ begin
     end if;
 end $$;
 
--- schema/functions/enter_lanes.sql
--- Locks the lanes of these entries, and returns whether an instance is in each. A lane that is
--- locked is missing from the result.
+-- schema/functions/_enter_lanes.sql
+-- Locks the lanes of new instances, and returns for each lane whether an instance is in it. A lane
+-- that another transaction has locked is missing from the result.
 --   called by: _lanes_at_once      index: instances_lane; as _lock_lanes      locks: as _lock_lanes
 create function gen_durable._enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
@@ -1039,7 +1086,7 @@ begin
           from jsonb_array_elements(p_entries) e where e ? 'lane') l;
     select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor) into tenants, keys, floors
     from gen_durable._lock_lanes(tenants, keys) l;
-    -- Another statement, with a snapshot that is newer than the locks.
+    -- Reads the lanes in another statement, so that the snapshot is newer than the locks.
     return query
     select l.tenant, l.key, exists (
         select from gen_durable.instances i
@@ -1049,15 +1096,17 @@ begin
 end $$;
 
 -- schema/functions/_lanes_at_once.sql
--- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
--- and returns them as _enter_lanes. No row: the instances draw arrival numbers and are placed later.
+-- Locks the lanes of new instances, if the inserting statement may assign their lane positions, and
+-- returns the lanes as _enter_lanes does. If this function returns no row, the instances draw
+-- arrival numbers and placement assigns their positions later.
 --   called by: enqueue_all, if its transaction ends with the statement
 --   index: placement_watermarks_pkey; as _place, _enter_lanes
 --   locks: as _place, then as _enter_lanes
--- At once only if every instance that arrived before has its position, and this transaction holds
--- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
--- those behind it. Not for very many entries: while they are written, their lanes and every
--- placement would wait. Its callers pin the plans.
+-- The inserting statement may assign positions only if every instance that arrived before has its
+-- position, and this transaction holds the placement lock. It may not if an entry has both a lane
+-- and a partition key: placement would process that entry after later entries of its lane. It may
+-- not for more than 10,000 entries: their lanes and every placement would wait while the entries
+-- are inserted. It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._lanes_at_once(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
 as $$
@@ -1070,10 +1119,11 @@ begin
        or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
         return;
     end if;
-    -- Read without the placement lock: from any watermark and its open transactions, a placement
-    -- finds every instance that was committed before the watermark is read. After a transaction
-    -- that was open for long, a pick reads the numbers drawn since it began; a caller does not wait
-    -- for that.
+    -- The watermark is read without the placement lock: from any watermark and its open
+    -- transactions, a placement finds every instance that was committed before the watermark is
+    -- read. When a transaction that was open for long has ended, a placement has to read all
+    -- numbers that were drawn since that transaction began. A pick does that, so that the enqueuing
+    -- caller does not wait.
     select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
     place_from := watermark.placed_to;
     if watermark.open_xids <> '{}' then
@@ -1085,11 +1135,12 @@ begin
 end $$;
 
 -- schema/functions/_enqueue_keyed.sql
--- Inserts instances of which some have a key, one by one in the order of their keys: two batches
--- with the same keys wait for one another and do not deadlock. Returns as enqueue_all.
+-- Inserts a batch of instances of which some have a key, one by one in the order of their keys, so
+-- that two batches with the same keys wait for one another and do not deadlock. Returns the same
+-- rows as enqueue_all.
 --   called by: enqueue_all      index: instances_key
---   locks: no existing row; waits for a transaction that has inserted the same key and is open
--- Its callers pin the plans.
+--   locks: no existing row; waits for an open transaction that has inserted the same key
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._enqueue_keyed(p_entries jsonb, p_parent bigint, p_generation int)
 returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
 language plpgsql
@@ -1101,8 +1152,8 @@ declare
     tries int;
 begin
     for entry in
-        -- Ids and arrival numbers are drawn in the order of the entries: children are read in the
-        -- order of their ids.
+        -- Draws ids and arrival numbers in the order of the entries, since steps read children in
+        -- the order of their ids.
         select e.value, e.place, e.id, e.arrival_no
         from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
                      case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrival_numbers') end as arrival_no
@@ -1133,8 +1184,8 @@ begin
                 return query select entry.place::int, made.id, true, made.eligible_at;
                 exit;
             end if;
-            -- The key is taken. Its holder may settle between the insert and this read: then the
-            -- key is free again, and the insert is repeated.
+            -- Another instance holds the key. If that instance settles between the insert and this
+            -- read, the key is free again and the loop repeats the insert.
             select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
             where i.tenant = coalesce(entry.value->>'tenant', '') and i.held_key = entry.value->>'key';
@@ -1161,9 +1212,10 @@ end $$;
 --   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, _fire, SQL
 --   index: instances_pkey; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
--- Returns one row an entry: its place in p_entries, the id (of the holder, if the key is taken),
--- whether it is new, and when it is due. Raises unique_violation if the key is held by an instance
--- of another machine (neither `machine` nor one of `former_names`).
+-- Returns one row per entry: its place in p_entries, the id of the new instance (or of the instance
+-- that already holds the key), whether the instance is new, and when it is due. Raises
+-- unique_violation if an instance of another machine (neither `machine` nor one of `former_names`)
+-- holds the key.
 create function gen_durable.enqueue_all(
     p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
 )
@@ -1179,7 +1231,7 @@ declare
     round bigint;
 begin
     if jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].partition') then
-        -- This transaction gets an id before it draws an arrival number: see `_place_new`.
+        -- Assigns an id to this transaction before it draws an arrival number: see `_place_new`.
         perform pg_current_xact_id();
         if p_parent is not null then
             perform gen_durable._refuse_own_lane(p_entries, p_parent);
@@ -1196,8 +1248,9 @@ begin
         return query select e.* from gen_durable._enqueue_keyed(p_entries, p_parent, p_generation) e;
         return;
     end if;
-    -- Without keys: one statement for all entries. An entry of a lane that is locked here gets its
-    -- position; the first in a lane without instances may run.
+    -- Entries without keys are inserted in one statement. An entry in a lane that this transaction
+    -- has locked gets its lane position at once, and the first entry in a lane without instances
+    -- becomes runnable.
     return query
     with made as (
         insert into gen_durable.instances as i
@@ -1227,9 +1280,10 @@ end $$;
 
 -- schema/functions/enqueue.sql
 -- Enqueues one instance: select gen_durable.enqueue('send_receipt', '{"order": 42}'). Options are
--- named arguments. Returns its id; if the key is taken, the id of its holder.
---   called by: SQL      index: instances_key, if it has a key
---   locks: no existing row; waits for a transaction that has inserted the same key and is open
+-- named arguments. Returns the id of the new instance, or, if another instance holds the key, the
+-- id of that instance.
+--   called by: SQL      index: instances_key, if the instance has a key
+--   locks: no existing row; waits for an open transaction that has inserted the same key
 create function gen_durable.enqueue(
     machine text, state jsonb default '{}', step text default 'run', data jsonb default null, version int default 1,
     queue text default 'default', priority int default 0, tenant text default '', delay interval default null,
@@ -1238,7 +1292,7 @@ create function gen_durable.enqueue(
 language sql
 set search_path = gen_durable, pg_temp
 as $$
-    -- Options that are null are left out. A null inside the state or the data stays.
+    -- Leaves out options that are null. A null inside the state or the data stays.
     select e.id from gen_durable.enqueue_all(jsonb_build_array(
         jsonb_build_object('machine', machine, 'step', step, 'state', state)
         || case when data is null then '{}' else jsonb_build_object('data', data) end
@@ -1247,10 +1301,11 @@ as $$
 $$;
 
 -- schema/functions/_next_in_partition.sql
--- Returns the instance that is next under a partition key: the first waiting one that is due, in
--- the order of the picker; if none is due, the one that will be due first.
+-- Returns the instance that becomes the next holder of a partition key: the first waiting instance
+-- that is due, in the order of the picker; if none is due, the instance that will be due first.
 --   called by: _assign_partition, _partition_successors, _repair_partitions
---   index: partition_cursors_pkey; instances_partition_waiting, one probe per priority      locks: nothing
+--   index: partition_cursors_pkey; instances_partition_waiting, one probe per priority
+--   locks: nothing
 create function gen_durable._next_in_partition(p_tenant text, p_key text) returns bigint
 language plpgsql stable
 as $$
@@ -1285,13 +1340,14 @@ begin
     return first_id;
 end $$;
 
--- schema/functions/deal.sql
--- Ensures that the partition has a holder, if any instance waits for it. p_came are instances that
--- have arrived since the last placement. Returns false if a needed row is locked: call it again
--- later.
+-- schema/functions/_assign_partition.sql
+-- Ensures that a partition has a holder, if any instance waits for the partition. p_came has the
+-- instances that have arrived since the last placement. Returns false if another transaction has
+-- locked a needed row: the caller has to try again later.
 --   called by: _choose_partition_holders
---   index: instances_partition_holder, instances_partition_waiting, partition_cursors_pkey, instances_pkey
---   locks: the holder and the instance that becomes the holder, skipping locked ones. The caller
+--   index: instances_partition_holder, instances_partition_waiting, partition_cursors_pkey,
+--   instances_pkey
+--   locks: the holder and the instance that becomes the holder, skipping locked rows. The caller
 --   holds the placement lock.
 create function gen_durable._assign_partition(p_tenant text, p_key text, p_came bigint[]) returns boolean
 language plpgsql
@@ -1306,8 +1362,9 @@ begin
     where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
       and (i.status in ('runnable', 'executing') or i.locked_by is not null);
     if holder.id is not null then
-        -- Under its lock: a commit that is about to free the partition does not see instances that
-        -- arrived meanwhile, and this transaction does not see that commit.
+        -- Locks the holder and reads it again: a commit that is about to free the partition does
+        -- not see instances that have arrived meanwhile, and without the lock this transaction
+        -- would not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
         where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
@@ -1316,11 +1373,11 @@ begin
             return false;
         end if;
     end if;
-    -- Lower the cursor to the first arrival. That instance may have been cancelled meanwhile:
-    -- others that arrived with it wait behind it.
+    -- Lowers the cursor of the partition to the first of the arrived instances, even if that
+    -- instance has been cancelled meanwhile: other instances that arrived with it wait behind it.
     with came as materialized (
-        -- By id and not by partition: the index of the partition would read all instances that
-        -- wait.
+        -- Reads the arrived instances by id and not by partition: a scan of the partition's index
+        -- would read all waiting instances.
         select i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         from gen_durable.instances i where i.id = any (p_came)
     )
@@ -1330,7 +1387,8 @@ begin
           order by c.priority, c.eligible_at, c.id limit 1) f
     where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
     if holder.id is not null then
-        -- A cancelled holder counts as well: its step still runs.
+        -- The holder is executing or due, and stays the holder. A cancelled holder stays too, since
+        -- its step still runs.
         if holder.status <> 'runnable' or holder.eligible_at <= gen_durable.clock() then
             return true;
         end if;
@@ -1359,20 +1417,22 @@ begin
 end $$;
 
 -- schema/functions/_lock_lanes.sql
--- Locks lanes and returns those that it got; creates the rows that are missing. It skips a locked
--- lane: a placement waits for no transaction, and a caller's transaction that cancelled a head may
--- hold its lane for long. The lock makes a placement and the commit that frees the lane see one
--- another.
+-- Locks lanes and returns the lanes that it has locked. Inserts the rows of lanes that have none.
+-- It skips a lane that another transaction has locked: a placement waits for no transaction, and a
+-- caller's transaction that cancelled the head of a lane may hold the lane for long. Because of the
+-- lock, either a placement sees the commit that frees the lane, or that commit sees the placed
+-- instances.
 --   called by: _place, _enter_lanes      index: lanes_pkey
---   locks: the lanes in (tenant, key), FOR UPDATE SKIP LOCKED
--- Its callers pin the plans.
+--   locks: the lanes in the order of (tenant, key), FOR UPDATE SKIP LOCKED
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
 returns table (tenant text, key text, floor bigint, has_worker boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
 begin
-    -- Only missing rows: a conflict with a row that an open transaction inserts would wait for it.
+    -- Inserts only rows that are missing: on a conflict with a row of an open transaction, the
+    -- insert would wait for that transaction.
     insert into gen_durable.lanes (tenant, key)
     select * from unnest(p_tenants, p_keys) as k(tenant, key)
     where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
@@ -1385,13 +1445,15 @@ begin
 end $$;
 
 -- schema/functions/_place_in_lanes.sql
--- Assigns lane positions to p_ids in the order of arrival, and makes the head of each of these
--- lanes runnable. The arrays describe the lanes, which this transaction has locked; p_ids may have
--- none in a lane that needs a head only.
+-- Assigns lane positions to the instances p_ids in the order of arrival, and makes the head of each
+-- lane runnable. The other arrays describe the lanes, which this transaction has locked. A lane may
+-- have no instance in p_ids, if it only needs a head.
 --   called by: _place      index: instances_pkey, instances_lane
---   locks: the heads by id, skipping locked ones
--- Returns the heads that became runnable, and for each lane with a locked head one instance of
--- p_ids: it keeps an arrival number, and the lane is read again. Its callers pin the plans.
+--   locks: the heads by id, skipping locked rows
+-- Returns the heads that became runnable. For each lane with a locked head it also returns one
+-- instance of p_ids in `again`: the caller draws a new arrival number for it, so that the next
+-- placement reads the lane again. It runs under the planner settings of its callers (see
+-- schema/planner.sql).
 create function gen_durable._place_in_lanes(
     p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[], p_is_led boolean[],
     out released bigint[], out again bigint[]
@@ -1421,12 +1483,12 @@ begin
             order by i.lane_hash, i.lane_position
             limit 1
         ) head
-        -- The queued head of a lane that a worker runs is running there.
+        -- If the lane has a worker, a queued head already runs in that worker.
         where head.status = 'queued' and not l.has_worker);
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);
-    -- The new claim_epoch fences off an expired worker that ran the lane and may still run this
-    -- head.
+    -- The new claim_epoch makes the fence reject a result of an expired worker that ran the lane
+    -- and may still run this head.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + 1, partition_waiting = i.partition_key is not null,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
@@ -1441,11 +1503,13 @@ begin
 end $$;
 
 -- schema/functions/_choose_partition_holders.sql
--- Ensures that each partition of these instances has a holder. Returns one instance for each
--- partition that is locked: the first that waits. It keeps an arrival number and stands for all
--- that arrived with it, since the next placement lowers the partition cursor to it.
---   called by: _place      index: instances_pkey; as _assign_partition      locks: as deal, in (tenant, key)
--- Its callers pin the plans.
+-- Ensures that each partition of these instances has a holder. For each partition with a locked
+-- row, returns one instance: the first that waits. The caller draws a new arrival number for that
+-- instance, and the next placement tries the partition again. One instance is enough for all that
+-- arrived together, since that placement lowers the partition cursor to it.
+--   called by: _place      index: instances_pkey; as _assign_partition      locks: as
+--   _assign_partition, in (tenant, key)
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._choose_partition_holders(p_ids bigint[]) returns bigint[]
 language plpgsql
 as $$
@@ -1467,16 +1531,16 @@ begin
     return again;
 end $$;
 
--- schema/functions/place.sql
--- Places instances that have drawn an arrival number: assigns lane positions in the order of
--- arrival, and ensures that each of these lanes has a head that may run and each of these
--- partitions a holder.
---   called by: _place_new, _lanes_at_once, _repair, _place.sql
+-- schema/functions/_place.sql
+-- Places instances that have drawn an arrival number above p_from: assigns lane positions in the
+-- order of arrival, and ensures that each lane of these instances has a head that may run and that
+-- each of their partitions has a holder.
+--   called by: _place_new, _lanes_at_once, _repair, place.sql
 --   index: instances_arrival_no, instances_pkey; as its parts
---   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a time; then
---   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps
---   its number and is read again.
--- Returns the number up to which every instance is placed; null: there is none behind it.
+--   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a
+--   time; then the arrived instances, lanes and heads, skipping locked rows: it waits for no lock.
+--   A skipped instance keeps its arrival number, and the next placement reads it again. Returns the
+--   number up to which every instance is placed; null if all are placed.
 create function gen_durable._place(p_from bigint, p_limit int) returns bigint
 language plpgsql
 as $$
@@ -1492,7 +1556,8 @@ declare
     first_left bigint;
     wanted_tenants text[];
     wanted_keys text[];
-    -- Lanes that get no positions now: the lane is locked, or an arrival in it.
+    -- Lanes in which this call assigns no positions: another transaction has locked the lane, or an
+    -- instance that arrived in the lane.
     shut_tenants text[] := '{}';
     shut_keys text[] := '{}';
     -- Lanes that this transaction has locked.
@@ -1511,7 +1576,8 @@ begin
     if not found then
         return p_from;
     end if;
-    -- One pass, as a rule. Skipped instances must not delay those behind them: up to five pages.
+    -- Placement usually needs one page. It reads up to five pages if it skips instances, so that
+    -- skipped instances do not delay the instances that arrived after them.
     for pass in 1..5 loop
         select array_agg(a.id order by a.arrival_no), case when count(*) = p_limit then max(a.arrival_no) end into seen, reached
         from (select i.id, i.arrival_no from gen_durable.instances i
@@ -1519,7 +1585,8 @@ begin
                   select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
               order by i.arrival_no limit p_limit) a;
         exit when seen is null;
-        -- By id: a plain `is not null` would allow a scan of the index of all arrivals.
+        -- Reads the instances by id: a plain `is not null` would allow a scan of the index of all
+        -- arrival numbers.
         taken := array(select i.id from gen_durable.instances i
                        where i.id = any (seen) and coalesce(i.arrival_no, 0) > 0 order by i.id for no key update skip locked);
         select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
@@ -1537,8 +1604,8 @@ begin
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
             left_out := array(select unnest(seen) except select unnest(taken));
-            -- A lane with a locked arrival gets no positions: a later arrival must not get in front
-            -- of it.
+            -- Assigns no positions in a lane in which an arrived instance is locked: a later
+            -- instance must not get a position before it.
             select shut_tenants || coalesce(array_agg(l.tenant), '{}'), shut_keys || coalesce(array_agg(l.lane_key), '{}') into shut_tenants, shut_keys
             from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (left_out) and i.lane_key is not null
                   union
@@ -1560,7 +1627,8 @@ begin
         return null;
     end if;
 
-    -- Also a locked lane that gets no positions now needs a head.
+    -- Assigns lane positions and makes heads runnable. A lane that this transaction has locked
+    -- needs a head even if no position is assigned in it.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
         from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
@@ -1569,7 +1637,8 @@ begin
     update gen_durable.instances i set arrival_no = null
     where i.id = any (mine) and i.lane_key is null;
 
-    -- A lane or partition that is not served yet keeps a number, and is read again.
+    -- Draws a new arrival number for each lane or partition that has no head or holder yet because
+    -- a row was locked, so that the next placement reads it again.
     if cardinality(again) > 0 then
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (again);
     end if;
@@ -1578,8 +1647,8 @@ begin
 end $$;
 
 -- schema/functions/_placement_start.sql
--- Returns the number after which the next placement begins: the watermark, or less if a transaction
--- has ended that was open when the watermark passed its numbers.
+-- Returns the arrival number after which the next placement begins: the watermark, or a smaller
+-- number if a transaction has ended that was open when the watermark rose above its numbers.
 --   called by: _place_arrivals, _place_new, _lanes_at_once      index: none      locks: nothing
 create function gen_durable._placement_start(p_placed_to bigint, p_open_xids xid8[], p_open_since bigint[], p_seen pg_snapshot)
 returns bigint
@@ -1592,21 +1661,23 @@ returns bigint
 -- schema/functions/_place_new.sql
 -- Places the instances that drew an arrival number after the last placement, and moves the
 -- watermark.
---   called by: _place_arrivals, _set_aside_refused, repair
---   index: placement_watermarks_pkey; as place
---   locks: the placement lock, and does nothing if it is held; as place
--- A transaction may draw a number long before it commits. The watermark passes such a number, and
--- records the transactions that were open then: when one of them has ended, the next placement
--- reads all numbers since that transaction began, once. So a transaction that stays open costs a
--- pick nothing, although the index keeps an entry for every number that was drawn and placed since
--- it began. No instance is missed:
---   1. A placement reads how far numbers are drawn, and gets its transaction id after that. A
---   transaction has its id before it draws a number. So every transaction that drew a number up to
---   there has a smaller id.
---   2. The next placement that moves the watermark has a newer snapshot. In it each of those
---   transactions has ended, and its rows are visible and placed; or it is listed as open. The end
---   of that snapshot is above the first placement's id, since that placement has ended.
--- Its callers pin the plans.
+--   called by: _place_arrivals, _set_aside_refused, _repair
+--   index: placement_watermarks_pkey; as _place
+--   locks: the placement lock; if another transaction holds it, this function does nothing; as
+--   _place
+-- A transaction may draw a number long before it commits. The watermark rises above such a number,
+-- and its row records the transactions that were open at that time. When one of these transactions
+-- has ended, the next placement reads once all numbers since that transaction began. So a
+-- transaction that stays open costs a pick nothing, although the index keeps an entry for every
+-- number that was drawn and placed since the transaction began. No instance is missed:
+--   1. A placement reads the last number that was drawn, and gets its own transaction id after
+--   that. Every other transaction gets its id before it draws a number. So every transaction that
+--   drew one of these numbers has a smaller id than the placement.
+--   2. The next placement that moves the watermark has a newer snapshot. In this snapshot, each of
+--   those transactions either has ended, and its rows are visible and get placed, or is listed as
+--   open. The snapshot's xmax is above the id of the first placement, since the first placement has
+--   ended.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._place_new(p_limit int) returns void
 language plpgsql
 as $$
@@ -1629,9 +1700,11 @@ begin
     seen := pg_current_snapshot();
     start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
     reached := gen_durable._place(start, p_limit);
-    -- Moves down if an instance between the start and the watermark could not be placed.
+    -- The watermark moves down if an instance between the start and the watermark could not be
+    -- placed.
     moves_to := least(watermark.drawn, reached);
-    -- A watermark that lags by a few numbers costs less than a row for each of them.
+    -- Does not write a new watermark for fewer than 100 numbers: to read these numbers again costs
+    -- less than a new row each time.
     if start = watermark.placed_to and moves_to - watermark.placed_to < 100 and coalesce(drawn_to - watermark.drawn, 0) < 100 then
         return;
     end if;
@@ -1647,12 +1720,12 @@ begin
 end $$;
 
 -- schema/functions/_place_arrivals.sql
--- Places instances that wait in a lane or for a partition key, if any has arrived since the last
--- placement. Where that means to read many numbers, only the picker that gets the placement lock
--- does.
+-- Places instances that have entered a lane or wait for a partition key, if any has arrived since
+-- the last placement. If it cannot exclude that cheaply (many numbers were drawn), it starts a
+-- placement, and only the picker that gets the placement lock reads the numbers.
 --   called by: _pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._place_arrivals() returns void
 language plpgsql
 as $$
@@ -1670,13 +1743,13 @@ begin
 end $$;
 
 -- schema/functions/_repair_lanes.sql
--- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
--- queued head that runs in no known worker gets an arrival number, so that `_place` makes the head
--- runnable.
+-- Checks a page of lanes after (p_tenant, p_key). Deletes lanes without instances. If the head of a
+-- lane is queued and the lane's worker has no row in `workers`, the head draws an arrival number,
+-- so that `_place` makes it runnable.
 --   called by: _repair      index: lanes_pkey, instances_lane, workers_pkey
---   locks: the lanes in (tenant, key), and heads, skipping locked ones
--- Returns the last lane of the page (null: the page was the last), and how many lanes were
--- repaired. Its callers pin the plans.
+--   locks: the lanes in (tenant, key), and heads, skipping locked rows
+-- Returns the last lane of the page (null if the page was the last), and how many lanes were
+-- repaired. It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._repair_lanes(
     p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
 )
@@ -1720,13 +1793,13 @@ begin
 end $$;
 
 -- schema/functions/_repair_partitions.sql
--- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
--- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
--- that `_place` makes it the holder.
+-- Checks a page of the partitions that instances wait for, after (p_tenant, p_key). If a partition
+-- has no holder, deletes its cursor and draws an arrival number for the first waiting instance, so
+-- that `_place` makes that instance the holder.
 --   called by: _repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
 --   locks: the first waiting instance, skipping it if it is locked
--- Returns the last partition of the page (null: the page was the last), and how many were repaired.
--- Its callers pin the plans.
+-- Returns the last partition of the page (null if the page was the last), and how many partitions
+-- were repaired. It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._repair_partitions(
     p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
 )
@@ -1762,13 +1835,13 @@ begin
     end loop;
 end $$;
 
--- schema/functions/repair.sql
--- Repairs lanes and partitions that have waiting instances and no head or holder, a page of each at
--- a time.
+-- schema/functions/_repair.sql
+-- Repairs lanes and partitions that have waiting instances but no head or holder that can run, one
+-- page of lanes and one page of partitions per call.
 --   called by: store::lane::repair      index: placement_watermarks_pkey; as its parts
 --   locks: the placement lock; then as _place and its parts
--- Returns where the next call continues (null: at the beginning), and how many were repaired. No
--- row: another transaction holds the placement lock.
+-- Returns where the next call continues (null: at the beginning), and how many lanes and partitions
+-- were repaired. Returns no row if another transaction holds the placement lock.
 create function gen_durable._repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
 returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
 language plpgsql
@@ -1784,9 +1857,9 @@ begin
     if not found then
         return;
     end if;
-    -- First place what has only arrived late. Every 30 s one worker begins at the first number,
-    -- whatever the watermark says. A watermark above the sequence, after that was set back, comes
-    -- down.
+    -- First places instances that have arrived and only wait for placement. Every 30 s one worker
+    -- begins at the first arrival number, whatever the watermark says. This also lowers a watermark
+    -- that is above the sequence of arrival numbers, if the sequence was set back.
     select case when w.sweep_due_at <= statement_timestamp() then w.n end into swept
     from gen_durable.placement_watermarks w order by w.n desc limit 1;
     if not found then
@@ -1812,8 +1885,9 @@ begin
 end $$;
 
 -- schema/functions/_worker_lane_heads.sql
--- Returns the lanes that a worker runs after (p_tenant, p_key), with the head of each.
---   called by: store::lease::{reap, bury, retire, led}      index: lanes_worker, instances_lane
+-- Returns a page of the lanes of which p_worker is the lane worker, after (p_tenant, p_key), with
+-- the head of each.
+--   called by: store::lease::{reap, delete_expired_worker, retire, lane_heads}      index: lanes_worker, instances_lane
 --   locks: nothing
 create function gen_durable._worker_lane_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
 returns table (tenant text, key text, id bigint, status gen_durable.durable_status, claim_epoch bigint, step_seq bigint, locked_by uuid)
@@ -1849,7 +1923,8 @@ as $$
 declare
     found_lane record;
 begin
-    -- In two steps: most lanes are run by no worker, and most instances are not the head.
+    -- Reads the lane's row first and searches the head only if the lane has a worker: most lanes
+    -- have none.
     select l.tenant, l.key, l.floor, l.worker_id into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
@@ -1863,36 +1938,37 @@ begin
 end $$;
 
 -- schema/functions/_clear_lane_workers.sql
--- Clears the worker of the lanes that these instances have left: no worker runs the successor.
+-- Clears the lane worker of the lanes that these instances have left: no worker runs the successors
+-- without a claim.
 --   called by: _cancel_live, _release, _promote_successors, _late_successors, _write_step_results_with_effects, store::lane::{skip,
 --   discard}
 --   index: instances_pkey, lanes_pkey
---   locks: the lanes, in (tenant, key); the caller waits for no instance after that
+--   locks: the lanes, in (tenant, key); after that, the caller waits for no lock of an instance
 create function gen_durable._clear_lane_workers(p_ids bigint[]) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
 begin
-    with led as materialized (
+    with owned as materialized (
         select l.tenant, l.key from gen_durable.instances i
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        -- A plain `is not null` would allow a plan that scans the index of all lanes with a worker,
-        -- if it is made while there are none.
+        -- A plain `is not null` would allow a scan of the index of all lanes with a worker, if the
+        -- statement is planned while no lane has a worker.
         where i.id = any (p_ids) and coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
         order by l.tenant, l.key
         for update of l
     )
     update gen_durable.lanes l set worker_id = null
-    from led
-    where l.tenant = led.tenant and l.key = led.key;
+    from owned
+    where l.tenant = owned.tenant and l.key = owned.key;
 end $$;
 
 -- schema/functions/_pick_suspect.sql
--- Claims at most one suspect (an instance with two crashes during its steps) and returns it. A
--- process runs one suspect at a time: if the process dies, the suspect is known.
+-- Claims at most one suspect (an instance with a crash_count of two or more) and returns it. A
+-- worker runs one suspect at a time, so that a further crash can be attributed to that suspect.
 --   called by: _pick      index: instances_suspects, instances_pkey; as _inbox_of, _children_of
 --   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
 returns setof gen_durable.claimed
 language plpgsql
@@ -1929,16 +2005,18 @@ begin
         i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
 end $$;
 
--- schema/functions/pick.sql
--- Claims runnable instances for every queue that has room, in one statement, and returns them. An
--- instance at a step that the caller's build does not know is left for a worker that knows it.
+-- schema/functions/_pick.sql
+-- Claims runnable instances for every queue in which the worker has room, in one statement, and
+-- returns them. It does not claim an instance at a step that the worker's build does not know: a
+-- worker that knows the step claims it.
 --   called by: store::pick::claim
 --   index: instances_pick, instances_pkey, signals_inbox; as its parts
 --   locks: instances FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id): it waits for no
 --   lock
--- Ranges are (queue, priority, from, from_id). This process has claimed everything up to `from`:
--- the scan begins there, and does not read dead index entries of the instances that were claimed
--- before. The last row has no id: it carries the time, the next due time and the paused queues.
+-- The p_range arrays are ranges (queue, priority, from, from_id). This worker has already read
+-- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
+-- of the instances that were claimed before. The last row has no id: it carries the time, the next
+-- due time and the paused queues.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
@@ -2003,7 +2081,7 @@ begin
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
 
-    -- The next due time of these ranges, if every instance that is due was claimed.
+    -- Reads the next due time of the ranges, if this pick had more room than due instances.
     if claimed < room then
         info.next_due := (
             select min(due.eligible_at)
@@ -2025,15 +2103,15 @@ begin
 end $$;
 
 -- schema/functions/_set_aside_refused.sql
--- Finds the candidates of a failed pick that the database refuses to claim, and sets them aside as
--- `stuck` with the error as reason. Since one statement claims for all queues, one such instance
--- would prevent every claim.
+-- Finds the candidates of a failed pick that the database does not let a worker claim, and sets
+-- them aside as `stuck` with the error as reason. Since one statement claims for all queues, one
+-- such instance would make every pick fail.
 --   called by: store::pick::set_aside_refused
 --   index: instances_pick, instances_suspects, instances_pkey; as _place_new
 --   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
 --   statement
--- Claims each candidate in a subtransaction and rolls that back. An error that is about the server
--- and not about the row is raised.
+-- Claims each candidate in a subtransaction and rolls the subtransaction back. Raises an error that
+-- concerns the server and not the row.
 create function gen_durable._set_aside_refused(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[]
@@ -2045,8 +2123,8 @@ as $$
 declare
     candidate bigint;
 begin
-    -- The failed pick has placed instances and was rolled back: an instance without a position
-    -- would not be a candidate.
+    -- Repeats the placement of the failed pick, which was rolled back: without it, an instance that
+    -- has just arrived would not be a candidate.
     perform gen_durable._place_new(1000);
     for candidate in
         select found.id
@@ -2095,7 +2173,8 @@ begin
                 update gen_durable.instances i
                 set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
                     claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
-                    -- Lets `_place` choose the next holder of its partition.
+                    -- Draws an arrival number, so that `_place` chooses the next holder of the
+                    -- partition.
                     arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;
@@ -2104,17 +2183,17 @@ begin
     end loop;
 end $$;
 
--- schema/functions/write_step_results.sql
--- Writes step results, one entry each, all in one transaction.
---   called by: store::step_results, _write_keyed_step_results, conclude
+-- schema/functions/_write_step_results.sql
+-- Writes step results into their instances, one array entry per result, all in one statement.
+--   called by: store::step_results, _write_keyed_step_results, _write_step_results_with_effects
 --   index: instances_pkey, lanes_pkey, signals_inbox
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
 --   p_lock_timeout
--- The guard is (id, claim_epoch, step_seq). It has no condition on the status: the epoch implies
--- the claim, and a literal would allow a scan of the index of executing rows. A rise below 0 enters
--- a step, and its attempts begin at 0. An array may be empty if every value is null (or 0), which
--- saves the copy of its values. Returns the ids that were written; the worker has lost its claim on
--- the others.
+-- The update finds a row by (id, claim_epoch, step_seq). There is no condition on the status: the
+-- epoch implies the claim, and a literal would allow a scan of the index of executing rows. A value
+-- of p_attempt_changes below 0 means that the result enters a step; the attempts of that step begin
+-- at 0. An array may be empty if every value is null (or 0), which saves the copy of its values.
+-- Returns the ids of the updated instances; the worker has lost its claim on the others.
 create function gen_durable._write_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
@@ -2129,8 +2208,8 @@ begin
         perform gen_durable._require_read_committed();
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
-    -- The results are durable before anything that depends on them begins, whatever the setting of
-    -- the role or the database; also in a step's own transaction.
+    -- Ensures that the results are durable before anything that depends on them begins, even if the
+    -- role or the database turns synchronous_commit off; also in a step's own transaction.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
@@ -2146,25 +2225,26 @@ begin
                           when e.attempt_change < 0 or e.status = 'done' then null
                           else i.last_error end,
         attempt = case when e.attempt_change < 0 then 0 else i.attempt + coalesce(e.attempt_change, 0) end,
-        -- A retry that the step itself asked for has no error, and is no failure.
+        -- A retry that the step asked for has no error, and does not count as a failure.
         failures = case when e.attempt_change < 0 then 0 when e.attempt_change > 0 and e.error is not null then i.failures + 1 else i.failures end,
         step_entry_seq = case when e.attempt_change < 0 then i.step_seq + 1 else i.step_entry_seq end,
-        -- A retry receives the same signals again. A result that enters a step or settles ends the
-        -- wait.
+        -- A retry keeps `awaits`, since it receives the same signals again. A result that enters a
+        -- step or settles the instance clears `awaits`.
         awaits = case when e.attempt_change < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
-        -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
-        -- instance that settles leaves the lane, unless it has failed and blocks the lane.
+        -- An instance with a partition key that ends a step waits behind all others of that key. An
+        -- instance in a lane that settles leaves the lane, unless it has failed and blocks the
+        -- lane.
         partition_waiting = e.status = 'runnable' and i.partition_key is not null,
         in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled') or (e.status = 'failed' and i.lane_blocks)),
-        -- A run-ahead commit changes no indexed column: the new version stays on its page, and no
-        -- index is written.
+        -- A run-ahead commit changes no indexed column, so the new version of the row stays on its
+        -- page, and no index is written.
         eligible_at = case when e.status = 'runnable'
                            then gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0)) else i.eligible_at end,
         step_seq = i.step_seq + 1,
         claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
         crash_count = 0,
-        -- An instance that ran without a claim of its own, in a lane that its worker runs, has one
-        -- from now on.
+        -- An instance that ran without a claim of its own, in a lane that its worker runs, gets a
+        -- claim if it runs ahead.
         locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
             select l.worker_id from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
@@ -2174,7 +2254,8 @@ begin
                 p_results, p_errors, p_attempt_changes, p_delays)
         as e(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
-    -- An instance that runs ahead receives the signals that arrived during its last step.
+    -- Returns the inbox of an instance that runs ahead, with the signals that arrived during its
+    -- last step.
     returning i.id,
         case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null) end,
@@ -2183,23 +2264,24 @@ begin
 end $$;
 
 -- schema/functions/_one_in.sql
--- Returns true for about one in p_n numbers, always the same ones. Work that is worth doing now and
--- then is bound to a number of the row instead of to random(): a commit that is run again does the
--- same. The hash prevents a resonance between p_n and the pattern in which an application enqueues.
+-- Returns true for about one in p_n numbers, and always for the same numbers. Functions use it for
+-- work that they do only now and then. They pass a number of the row and do not use random(), so
+-- that a repeated commit decides the same. The function hashes the number, so that p_n does not
+-- coincide with a pattern in which an application enqueues.
 --   called by: _promote_successors, _partition_successors      index: none      locks: nothing
--- IMMUTABLE and without SET, so that the planner inlines it.
+-- The function is IMMUTABLE and has no SET clause, so that the planner inlines it.
 create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
     language sql immutable parallel safe
     as $$ select hashint8(p_number) % p_n = 0 $$;
 
 -- schema/functions/_partition_successors.sql
--- Returns the successors under the partition keys of instances that have ended a step: ids, the
--- ended instance of each, and the queue in which a worker may run the successor at once (null: it
--- may not). An instance that has not settled waits for its own partition again, and may succeed
--- itself.
+-- Returns the successors under the partition keys of instances that have ended a step: their ids,
+-- for each the instance that ended the step, and the queue in which a worker may run the successor
+-- at once (null if no worker may). An instance that ended a step and has not settled waits for its
+-- partition again, and may be its own successor.
 --   called by: _promote_successors      index: instances_pkey, partition_cursors_pkey; as _next_in_partition
---   locks: rows of `turns`, of partitions that this transaction has written the holder of
--- Its callers pin the plans.
+--   locks: partition cursors; this transaction has already updated the holders of these partitions
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])
 language plpgsql
 as $$
@@ -2211,11 +2293,11 @@ begin
     keyed_ids := array(select i.id from gen_durable.instances i
                        where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
     with next_one as materialized (
-        -- Promote at most one successor per ended instance: if the ended instance is in a lane as
-        -- well, no worker takes over at once.
+        -- At most one successor per ended instance runs at once. So if the ended instance is in a
+        -- lane as well, the queue of its partition successor is null.
         select i.id as freed, gen_durable._next_in_partition(i.tenant, i.partition_key) as id,
             case when i.lane_key is null then i.queue end as queue,
-            -- The cursor of a partition is raised by one ended step in twenty.
+            -- One ended step in twenty raises the cursor of its partition.
             gen_durable._one_in(20, i.id + i.step_seq) as raises
         from gen_durable.instances i where i.id = any (keyed_ids)
     )
@@ -2224,14 +2306,14 @@ begin
     from next_one n
     where n.id is not null;
     if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
-        -- No instance waits for these partitions: delete their cursors.
+        -- Deletes the cursors of partitions for which no instance waits.
         delete from gen_durable.partition_cursors t using gen_durable.instances i
         where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
           and t.tenant = i.tenant and t.key = i.partition_key;
     end if;
     if raising is not null then
-        -- No instance waits before the first that waits now: the next scan begins there, and does
-        -- not read dead index entries of the instances that waited before.
+        -- Raises cursors to the first instance that waits now, so that the next scan does not read
+        -- dead index entries of instances that waited before.
         insert into gen_durable.partition_cursors as t (tenant, key, priority, at, id)
         select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
         from gen_durable.instances i
@@ -2248,11 +2330,11 @@ begin
 end $$;
 
 -- schema/functions/_claim_partition_successors.sql
--- Claims the successors under partition keys that a worker may run at once, and returns them. The
--- others are left for `_release_successors`.
+-- Claims the successors under partition keys that the calling worker may run at once, and returns
+-- them. `_release_successors` makes the other successors runnable.
 --   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
 --   locks: the successors
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._claim_partition_successors(
     p_ids bigint[], p_freed bigint[], p_queues text[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
@@ -2265,7 +2347,8 @@ begin
         lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
-    -- Not a plain `partition_waiting`: see `_run_lane_successors`.
+    -- The `or` prevents an index scan that a plain `partition_waiting` would allow: see
+    -- `_run_lane_successors`.
     where i.id = n.id and n.freed = any (p_taking) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
@@ -2280,11 +2363,12 @@ begin
 end $$;
 
 -- schema/functions/_run_lane_successors.sql
--- Returns the successors in lanes that a worker runs at once, without a claim of their own. A
--- successor that has left its lane or its status meanwhile is missing from the result.
+-- Returns the successors in lanes that the calling worker runs at once, without a claim of their
+-- own. A successor that has left its lane or is not queued any more is missing from the result.
 --   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
---   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction wait for one another
--- Its callers pin the plans.
+--   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction cannot change one at
+--   the same time
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -2299,19 +2383,21 @@ begin
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
     from unnest(p_ids, p_freed) as n(id, freed)
     join gen_durable.instances i on i.id = n.id
-    -- A plain `in_lane` would allow a plan that scans the index of all lanes, if it is made while
-    -- no instance is in a lane. A queued instance never waits for its partition, so `or` changes
-    -- nothing.
+    -- A plain `in_lane` would allow a scan of the index of all lanes, if the statement is planned
+    -- while no instance is in a lane. The `or` prevents that scan and does not change the result: a
+    -- queued instance never has `partition_waiting`.
     where i.status = 'queued' and (i.in_lane or i.partition_waiting)
     for no key update of i;
 end $$;
 
 -- schema/functions/_raise_lane_floors.sql
--- Raises the floors of the lanes that these instances have left to their positions: the next scan
--- of such a lane begins there, and does not read dead index entries of the instances before.
+-- Raises the floor of each lane that these instances have left to the position of the instance, so
+-- that the next scan of the lane begins there and does not read dead index entries of earlier
+-- instances.
 --   called by: _promote_successors      index: instances_pkey, lanes_pkey
---   locks: the lanes, skipping locked ones: another settled instance raises their floor
--- Its callers pin the plans.
+--   locks: the lanes, skipping locked rows: a later settled instance raises the floor of a skipped
+--   lane
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._raise_lane_floors(p_ids bigint[]) returns void
 language plpgsql
 as $$
@@ -2329,15 +2415,16 @@ begin
 end $$;
 
 -- schema/functions/_run_lanes.sql
--- Makes p_worker the worker that runs the lanes of these instances, one instance after the other.
+-- Makes p_worker the lane worker of the lanes of these instances: this worker then runs the
+-- instances of each lane one after the other.
 --   called by: _promote_successors      index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key)
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._run_lanes(p_ids bigint[], p_worker uuid) returns void
 language plpgsql
 as $$
 begin
-    with led as materialized (
+    with owned as materialized (
         select l.tenant, l.key from gen_durable.instances i
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
         where i.id = any (p_ids) and l.worker_id is distinct from p_worker
@@ -2345,22 +2432,24 @@ begin
         for update of l
     )
     update gen_durable.lanes l set worker_id = p_worker
-    from led
-    where l.tenant = led.tenant and l.key = led.key;
+    from owned
+    where l.tenant = owned.tenant and l.key = owned.key;
 end $$;
 
 -- schema/functions/_late_successors.sql
--- Locks lanes in which no instance followed, and reads them again: `_place` may have put an instance
--- there meanwhile. Returns the successors that were found, and the settled instance of each.
+-- Locks the lanes of settled instances for which no successor was found, and searches again:
+-- `_place` may have assigned a position in the lane meanwhile. Returns the successors that it
+-- found, and the settled instance of each.
 --   called by: _promote_successors      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._late_successors(p_emptied bigint[], out ids bigint[], out freed bigint[])
 language plpgsql
 as $$
 #variable_conflict use_column
 begin
-    -- First the lock, and only then, in another statement, the scan.
+    -- Locks the lanes first and scans them in another statement, so that the snapshot of the scan
+    -- is newer than the locks.
     perform from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
     where i.id = any (p_emptied)
@@ -2380,13 +2469,13 @@ begin
 end $$;
 
 -- schema/functions/_release_successors.sql
--- Makes successors runnable, for any picker. p_freed names the ended instance of each. Returns the
--- ended instances for which the successor is locked and was skipped: no other instance overtakes
--- it, so the caller draws an arrival number for the lane or partition key, and `_place` reads it
--- again.
+-- Makes successors runnable, so that any picker can claim them. p_freed names the ended instance of
+-- each successor. Skips locked successors, and returns the ended instance of each skipped one. No
+-- other instance may run before a skipped successor, so the caller draws an arrival number for the
+-- ended instance, and `_place` reads its lane or partition key again.
 --   called by: _promote_successors      index: instances_pkey
---   locks: the successors by id, skipping locked ones
--- Its callers pin the plans.
+--   locks: the successors by id, skipping locked rows
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._release_successors(p_ids bigint[], p_freed bigint[], p_worker uuid) returns bigint[]
 language plpgsql
 as $$
@@ -2398,7 +2487,7 @@ begin
         where i.id = any (p_ids) and (i.partition_waiting or (i.status = 'queued' and i.in_lane))
         order by i.id
         for no key update skip locked);
-    -- A new head of a lane that has a partition key as well waits for its partition.
+    -- If the new head of a lane has a partition key as well, it waits for its partition.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
         partition_waiting = i.status = 'queued' and i.partition_key is not null,
@@ -2410,7 +2499,7 @@ begin
         return array(
             select n.freed from unnest(p_ids, p_freed) as n(id, freed)
             where n.id <> all (free_ids) and not exists (
-                -- This very call has claimed it.
+                -- Leaves out successors that this commit has claimed for its own worker.
                 select from gen_durable.instances i where i.id = n.id and i.status = 'executing' and i.locked_by = p_worker));
     end if;
     return '{}';
@@ -2418,17 +2507,17 @@ end $$;
 
 -- schema/functions/_promote_successors.sql
 -- Promotes the successors of instances that this transaction has just settled in a lane, or that
--- have ended a step under a partition key. The instances in p_taking may be succeeded at once by an
--- instance that p_worker runs; those in p_begins are in a lane that p_worker does not run yet.
+-- have ended a step under a partition key. p_worker may at once run the successors of the instances
+-- in p_taking. The instances in p_begins are in a lane that p_worker does not run yet.
 --   called by: _write_keyed_step_results, _write_step_results_with_effects, warm.sql
 --   index: instances_lane, instances_pkey, lanes_pkey; as its parts
---   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
---   they are locked. For a worker that takes over at once it waits for a locked successor, as for
---   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `_place`
---   promotes it later.
+--   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips if
+--   they are locked. If the worker runs a successor at once, it waits for the lock of the
+--   successor, as for every row of a batch, up to the lock timeout. Otherwise it skips a locked
+--   successor, and `_place` promotes that successor later.
 -- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
--- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
--- first successor.
+-- names the worker. So the row of a job in a lane is updated once, when the job ends, and the
+-- lane's row once, for the first successor.
 create function gen_durable._promote_successors(
     p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
@@ -2443,7 +2532,7 @@ declare
     others bigint[];
     other_predecessors bigint[];
     has_partitions boolean;
-    turns bigint[];
+    partition_successors bigint[];
     partition_predecessors bigint[];
     promoted_queues text[];
     late bigint[];
@@ -2451,11 +2540,11 @@ declare
     passed_over bigint[];
     claimed bigint := 0;
 begin
-    -- The instances that have left a lane, and the next one in each lane. An instance in a lane
-    -- stays there whatever is placed after it, so this needs no lock of the lane. A successor that
-    -- is cancelled at this moment is not returned by `_run_lane_successors`.
+    -- Finds the instances that have left a lane, and the next instance in each lane. Placements
+    -- only append to a lane, so this read needs no lock of the lane. If a successor is cancelled at
+    -- this moment, `_run_lane_successors` does not return it.
     select array_agg(i.id) filter (where lane.is_free and n.id is null),
-        -- The floor of a lane is raised by one settled instance in fifty.
+        -- One settled instance in fifty raises the floor of its lane.
         array_agg(i.id) filter (where lane.is_free and gen_durable._one_in(50, i.lane_position)),
         array_agg(n.id) filter (where n.follows), array_agg(i.id) filter (where n.follows),
         array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
@@ -2467,8 +2556,8 @@ begin
                                and i.status in ('done', 'failed', 'cancelled') as is_free) lane
     left join lateral (
         select e.id, e.status,
-            -- Promote at most one successor per ended instance. If a lane and a partition key
-            -- become free together, the next pick handles both.
+            -- At most one successor per ended instance runs at once. If the instance frees a lane
+            -- and a partition key together, the next pick claims both successors.
             e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
             and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
             and gen_durable._knows_step(p_known, e.machine, e.machine_version, e.step)
@@ -2482,29 +2571,31 @@ begin
     where i.id = any (p_ids);
 
     if has_partitions then
-        select s.ids, s.freed, s.queues into turns, partition_predecessors, promoted_queues from gen_durable._partition_successors(p_ids) s;
+        select s.ids, s.freed, s.queues into partition_successors, partition_predecessors, promoted_queues from gen_durable._partition_successors(p_ids) s;
     end if;
     if follows is not null then
         return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
         get diagnostics claimed = row_count;
         if claimed < cardinality(follows) then
-            -- A successor was cancelled meanwhile: another instance is next in that lane.
+            -- If a successor was cancelled in the meantime, another instance is next in its lane.
+            -- The ended instance then draws an arrival number, so that `_place` reads the lane
+            -- again.
             passed_over := array(
                 select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
                 where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.partition_waiting)));
         end if;
     end if;
-    if turns is not null and cardinality(p_taking) > 0 then
+    if partition_successors is not null and cardinality(p_taking) > 0 then
         return query select * from gen_durable._claim_partition_successors(
-            turns, partition_predecessors, promoted_queues, p_taking, p_worker, p_lease_seconds, p_known);
+            partition_successors, partition_predecessors, promoted_queues, p_taking, p_worker, p_lease_seconds, p_known);
         get diagnostics claimed = row_count;
-        if claimed = cardinality(turns) then
-            turns := null;
+        if claimed = cardinality(partition_successors) then
+            partition_successors := null;
             partition_predecessors := null;
         end if;
     end if;
 
-    -- From here on lanes are locked.
+    -- The statements from this point on lock lanes.
     if raising is not null then
         perform gen_durable._raise_lane_floors(raising);
     end if;
@@ -2514,7 +2605,7 @@ begin
     if emptied is not null then
         select s.ids, s.freed into late, late_predecessors from gen_durable._late_successors(emptied) s;
     end if;
-    others := others || late || turns;
+    others := others || late || partition_successors;
     other_predecessors := other_predecessors || late_predecessors || partition_predecessors;
     if others is not null then
         passed_over := passed_over || gen_durable._release_successors(others, other_predecessors, p_worker);
@@ -2525,13 +2616,14 @@ begin
     end if;
 end $$;
 
--- schema/functions/write_keyed_step_results.sql
+-- schema/functions/_write_keyed_step_results.sql
 -- Writes step results of instances that are in a lane or have a partition key, and promotes their
 -- successors.
 --   called by: store::step_results      index: instances_pkey; as _promote_successors
 --   locks: as _write_step_results, then as _promote_successors
--- The first row names in `marks` the results that were written. Then one row for each instance that
--- runs ahead and has an inbox or children, and the successors that the worker runs at once.
+-- The first row has in `marks` the ids of the instances with a written result. Further rows are one
+-- for each instance that runs ahead and has signals in its inbox or children, and one for each
+-- successor that the worker runs at once.
 create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
@@ -2552,11 +2644,12 @@ begin
     if written is null then
         return;
     end if;
-    -- One row for all results: one row each would double the bytes that the claimed instances need.
+    -- Returns the ids of all written results in one row: a row for each would double the size of
+    -- the answer.
     info.marks := written;
     info.eligible_at := gen_durable.clock();
     info.keyed := true;
-    info.led := false;
+    info.unclaimed := false;
     return next info;
     if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
         info.marks := null;
@@ -2571,8 +2664,9 @@ begin
 end $$;
 
 -- schema/functions/_notify_parents.sql
--- Counts settled children off at their parents, and ends the joins that are complete. Only a child
--- of the parent's last spawn counts: a child of an older spawn changes nothing.
+-- Subtracts settled children from `children_pending` of their parents, and ends the joins that are
+-- complete. Only children of the parent's last spawn count: a child of an older spawn changes
+-- nothing.
 --   called by: _write_step_results_with_effects, _cancel_live, store::lease::reap      index: instances_pkey
 --   locks: the parents by id, after the children's own rows
 create function gen_durable._notify_parents(p_children bigint[]) returns void
@@ -2612,11 +2706,11 @@ begin
 end $$;
 
 -- schema/functions/_consume_signals.sql
--- Removes the signals that steps had received when they progressed or settled. A signal with a
--- dedup key is kept without its payload.
+-- Deletes the signals that steps had received, once the steps have progressed or settled. A signal
+-- with a dedup key stays without its payload.
 --   called by: _write_step_results_with_effects      index: signals_pkey
---   locks: the signals, of instances that the caller has locked
--- Its callers pin the plans.
+--   locks: the signals of instances that the caller has locked
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._consume_signals(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
@@ -2634,11 +2728,12 @@ begin
 end $$;
 
 -- schema/functions/_apply_effects.sql
--- Applies what step results do beside ending a step, by instance id: waits, spawns, new instances,
--- repeating timers, and sleeps until a date.
---   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as enqueue_all, arm
+-- Applies the effects of step results in the order of the instance ids: waits, spawns, new
+-- instances, repeating timers, and sleeps until a date.
+--   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as
+--   enqueue_all, _insert_repeating_timers
 --   locks: rows that the caller has locked; as enqueue_all
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._apply_effects(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
@@ -2665,10 +2760,11 @@ begin
             where i.id = (ending->>'id')::bigint;
         end if;
         if ending ? 'awaits' then
-            -- Read the inbox with a snapshot that is newer than the lock on the row: a signal that
-            -- was sent while the instance began to wait is visible, or its sender waits for this
-            -- lock. Signals that the step has received do not wake it. They are compared by id,
-            -- since ids commit out of order.
+            -- Wakes the instance if its inbox has a signal that it waits for. The snapshot of this
+            -- statement is newer than the lock on the instance's row: a signal that was sent while
+            -- the instance began to wait is visible, or its sender waits for the lock. Signals that
+            -- the step has already received do not wake the instance. The condition compares each
+            -- id and not the largest one, since ids commit out of order.
             update gen_durable.instances i
             set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock(),
                 partition_waiting = i.partition_key is not null
@@ -2707,10 +2803,11 @@ begin
 end $$;
 
 -- schema/functions/_send_effects.sql
--- Sends the signals of step results, in one batch: `signal_all` locks their targets in one order.
--- Raises an error if one cannot be delivered, so that the results of this batch are not written.
+-- Sends the signals of step results in one batch, since `signal_all` locks all targets in one
+-- order. Raises an error if a signal cannot be delivered, so that no result of this batch is
+-- written.
 --   called by: _write_step_results_with_effects      index: as signal_all      locks: as signal_all
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._send_effects(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
@@ -2728,22 +2825,22 @@ begin
     select signals->(a.place - 1)->>'name', a.answer into refused, reason
     from gen_durable.signal_all(signals) a where a.answer in ('no_target', 'inbox_full') limit 1;
     if found then
-        -- P0D01: the inbox is full. The same step may be accepted later, so its policy decides (see
-        -- store::fault).
+        -- P0D01 means that the inbox of a target is full. A later retry of the step may succeed, so
+        -- the policy of the step decides about retries (see store::fault).
         raise exception 'signal % was not delivered: %', refused, reason
             using errcode = case reason when 'inbox_full' then 'P0D01' else '23503' end;
     end if;
 end $$;
 
--- schema/functions/write_step_results_with_effects.sql
--- Writes step results that do more than end a step: they wait, spawn, consume signals, carry
--- effects, or settle a child.
---   called by: store::step_results::conclude
+-- schema/functions/_write_step_results_with_effects.sql
+-- Writes step results that do more than end a step: results that wait, spawn children, consume
+-- signals, have effects, or settle a child.
+--   called by: store::step_results::write, store::step_results::write_within
 --   index: instances_pkey, instances_children, signals_inbox; as its parts
---   locks: the results' own rows by id, then parents by id, then lanes, then the targets of signals
---   by id, then the heads of event logs
--- Everything after the first statement uses the ids that it wrote: a worker that lost its claim
--- changes nothing.
+--   locks: the instances of the results by id, then parents by id, then lanes, then the targets of
+--   signals by id, then the heads of event logs
+-- The first statement returns the ids that it has written, and everything after it uses these ids
+-- only: a worker that lost its claim changes nothing.
 create function gen_durable._write_step_results_with_effects(p_results jsonb, p_lock_timeout text)
 returns table (id bigint, status text, inbox text, children text)
 language plpgsql
@@ -2754,7 +2851,7 @@ declare
     written bigint[];
     settled bigint[];
     freeing bigint[];
-    -- Part of a transaction that did something before: another statement ends it.
+    -- Whether this statement is a part of a larger transaction, which another statement commits.
     larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
     _is_read_committed boolean := gen_durable._is_read_committed();
 begin
@@ -2783,30 +2880,30 @@ begin
     perform gen_durable._apply_effects(p_results, written);
     perform gen_durable._record_result_history(p_results, written);
 
-    -- Children that settled are counted off at their parents, all of the batch at once. By the
-    -- results and not by a predicate on the table, which would allow a scan of the index of all
-    -- settled instances.
+    -- Notifies the parents of all children that this batch has settled, in one call. The ids come
+    -- from the results and not from a condition on the table, which would allow a scan of the index
+    -- of all settled instances.
     settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'child' and (e->>'id')::bigint = any (written));
     if cardinality(settled) > 0 then
         perform gen_durable._notify_parents(settled);
     end if;
 
-    -- Lanes and partition keys that these results free.
+    -- The instances with results that may free a lane or a partition key.
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and _is_read_committed then
         perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
-        -- Instances that arrived meanwhile are not visible at this isolation level: the next
-        -- placement promotes the successors.
+        -- At this isolation level, instances that arrived meanwhile are not visible. The freeing
+        -- instances draw arrival numbers, so that the next placement promotes their successors.
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
         perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
                                          where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
-    -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
+    -- Locks rows of other instances last: the targets of signals, and then the heads of event logs,
     -- which stay locked until the commit.
     if jsonb_path_exists(p_results, '$[*].signals') then
         perform gen_durable._send_effects(p_results, written);
@@ -2828,8 +2925,8 @@ end $$;
 -- or 'inbox_full'.
 --   called by: store::signal, signal_all, signal_or_start, SQL
 --   index: instances_pkey or instances_key; signals_dedup, signals_inbox
---   locks: the target's row, always and first: a commit that begins a wait and a delivery wait for
---   one another
+--   locks: the target's row, always and first, so that a delivery and a commit that begins a wait
+--   happen one after the other
 create function gen_durable.signal(
     p_id bigint, p_tenant text, p_key text, p_machines text[], p_name text, p_payload jsonb, p_dedup text default null,
     p_inbox_max int default 1000
@@ -2841,8 +2938,8 @@ declare
     target record;
     inbox record;
 begin
-    -- Locked without a condition on the status: a condition would skip an instance that is about to
-    -- wait, without waiting for its lock.
+    -- Locks the target without a condition on the status: with a condition, the statement would not
+    -- wait for the lock of an instance that another transaction is about to set to waiting.
     if p_id is not null then
         select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.id = p_id
@@ -2856,18 +2953,19 @@ begin
         return 'no_target';
     end if;
     if target.status in ('done', 'failed', 'cancelled') then
-        -- A sender that repeats an accepted signal learns it, also after the target has settled.
+        -- Returns 'duplicate' to a sender that repeats an accepted signal, even after the target
+        -- has settled.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
                     then 'duplicate' else 'no_target' end;
     end if;
-    -- Every claim and every run-ahead commit of the target reads the whole inbox, so it is bounded
-    -- by number and by bytes. An empty inbox accepts a signal of any size.
+    -- Limits the inbox by number and by bytes, since every claim and every run-ahead commit of the
+    -- target reads the whole inbox. An empty inbox accepts a signal of any size.
     select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
     if inbox.signals >= p_inbox_max
        or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable._inbox_bytes_max()) then
-        -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
-        -- not have to retry.
+        -- Returns 'duplicate' to a sender that repeats an accepted signal, even if the inbox is
+        -- full, so that the sender does not retry.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
                     then 'duplicate' else 'inbox_full' end;
     end if;
@@ -2877,7 +2975,8 @@ begin
     if not found then
         return 'duplicate';
     end if;
-    -- By the row that the lock returned, not by the table: the snapshot may be older than the lock.
+    -- Decides by the row that the locking statement returned and does not read the table again: the
+    -- snapshot may be older than the lock.
     if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
@@ -2907,7 +3006,7 @@ declare
     signal record;
     meant bigint[];
 begin
-    -- The target of each signal, in one statement.
+    -- Finds the targets of all signals in one statement.
     meant := array(
         select coalesce((l.value->>'id')::bigint, (
             select k.id from gen_durable.instances k
@@ -2919,8 +3018,9 @@ begin
         select l.value, l.place::int as place from jsonb_array_elements(p_signals) with ordinality l(value, place) order by l.place
     loop
         place := signal.place;
-        -- By id, since its row is locked. If the holder of the key has settled since, the signal
-        -- has no target: a new holder of the key would be locked out of order.
+        -- Delivers by the id of the locked target, also if the signal names a key. If the holder of
+        -- the key has settled since, the signal has no target: to lock a new holder of the key now
+        -- would break the order of the locks.
         answer := gen_durable.signal(meant[signal.place], null, null,
             case when signal.value ? 'machines' then array(select jsonb_array_elements_text(signal.value->'machines')) end,
             signal.value->>'name', coalesce(signal.value->'payload', 'null'), signal.value->>'dedup', p_inbox_max);
@@ -2929,14 +3029,15 @@ begin
 end $$;
 
 -- schema/functions/signal_or_start.sql
--- Delivers a signal to the instance that holds the key. If there is none, starts this instance with
--- the signal in its inbox. p_start is an entry of enqueue_all with a key.
+-- Delivers a signal to the instance that holds the key of p_start. If no instance holds the key,
+-- inserts the instance p_start with the signal in its inbox. p_start has the form of an entry of
+-- enqueue_all.
 --   called by: store::signal::signal_or_start, SQL      index: instances_key; signals_dedup
---   locks: the holder's row; or no existing row, and waits for a transaction that has inserted the
---   same key and is open
--- Returns the answer of the delivery ('delivered', 'duplicate', 'inbox_full', or 'no_target': the
+--   locks: the holder's row; or no existing row, and waits for an open transaction that has
+--   inserted the same key
+-- Returns the outcome of the delivery ('delivered', 'duplicate', 'inbox_full', or 'no_target': the
 -- holder is of another machine, or has settled and keeps its key), the id of the holder, and
--- whether this call has started it.
+-- whether this call has inserted the holder.
 create function gen_durable.signal_or_start(
     p_start jsonb, p_name text, p_payload jsonb, p_dedup text default null, p_machines text[] default null,
     p_inbox_max int default 1000
@@ -2956,7 +3057,8 @@ begin
     for tries in 1..100 loop
         answer := gen_durable.signal(null, v_tenant, v_key, p_machines, p_name, p_payload, p_dedup, p_inbox_max);
         if answer <> 'no_target' then
-            -- Its row is locked until the end of the transaction, so it still holds its key.
+            -- `signal` has locked the target's row until the end of the transaction, so the target
+            -- still holds its key.
             return query select answer, i.id, false, i.eligible_at from gen_durable.instances i
                 where i.tenant = v_tenant and i.held_key = v_key;
             return;
@@ -2967,8 +3069,8 @@ begin
             return query select answer, holder.id, true, holder.eligible_at;
             return;
         end if;
-        -- Another transaction has taken the key between the two statements: deliver to that holder,
-        -- unless it cannot receive the signal.
+        -- Another transaction has inserted an instance with the key between the two statements. The
+        -- loop delivers the signal to that instance, unless it cannot receive the signal.
         if exists (select from gen_durable.instances i
                    where i.id = holder.id and i.held_key = v_key
                      and (i.settled_at is not null or i.machine <> all (p_machines))) then
@@ -2980,14 +3082,15 @@ begin
 end $$;
 
 -- schema/functions/_cancel_live.sql
--- Settles live instances as cancelled. The caller holds the locks of their rows. Returns the ids of
--- the instances that it settled, or null.
+-- Settles live instances as cancelled. The caller has locked their rows. Returns the ids of the
+-- instances that this call settled, or null.
 --   called by: cancel, _cancel_below      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: parents by id; then the lanes of heads that do not run
--- A running step (of an executing instance, or of the queued head of a lane that a worker runs)
--- loses its claim, and its result is dropped. The step still runs, so its lane and its partition
--- key stay taken: the row keeps its position, and `locked_by` names the worker, until that worker
--- reports that the step has ended or its lease expires (`_release`).
+-- If a worker runs a step of the instance (it is executing, or the queued head of a lane that a
+-- worker runs), the worker loses its claim, and the fence rejects the result of the step. The step
+-- still runs, so the instance keeps its lane and its partition key: the row keeps its lane
+-- position, and `locked_by` names the worker, until that worker reports that the step has ended or
+-- the worker's lease expires (`_release`).
 create function gen_durable._cancel_live(p_ids bigint[], p_reason text) returns bigint[]
 language plpgsql
 as $$
@@ -2999,10 +3102,10 @@ declare
     heads bigint[];
 begin
     if not gen_durable._is_read_committed() then
-        -- An instance that was behind others when this transaction began may run by now, and its
-        -- own row does not show it. In that case its predecessor has settled since: locking the
-        -- predecessor fails with a serialization error (40001), and the caller may retry in another
-        -- transaction.
+        -- A queued instance that had a predecessor when this transaction began may run by now, and
+        -- its own row does not show that. In that case its predecessor has settled since: locking
+        -- the predecessor fails with a serialization error (40001), and the caller may retry in
+        -- another transaction.
         perform from gen_durable.instances p
         where p.id = any (array(
             select before.id from gen_durable.instances i
@@ -3017,8 +3120,9 @@ begin
         order by p.id desc
         for no key update;
     end if;
-    -- Instances with a lane or a partition key and a running step, with the worker; and heads of
-    -- lanes that do not run. By id: see `_run_lane_successors`.
+    -- Finds the instances with a running step and a lane or a partition key, with the worker of
+    -- each, and the heads of lanes without a running step. The condition is on ids: see
+    -- `_run_lane_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads
@@ -3032,9 +3136,10 @@ begin
             locked_by = workers[array_position(running, i.id)], lease_expires_at = null,
             awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
             last_error = coalesce(p_reason, 'cancelled'), settled_at = gen_durable.clock(), updated_at = gen_durable.clock(),
-            -- Without a running step the instance leaves its lane and frees its partition key, and
-            -- an arrival number makes `_place` promote the successor. A number that it already has
-            -- stays: it may be the one by which `_place` reads the lane or partition key for others.
+            -- An instance without a running step leaves its lane and frees its partition key, and
+            -- draws an arrival number, so that `_place` promotes its successor. Any other instance
+            -- keeps an arrival number that it has: `_place` may need that number to read the lane
+            -- or partition key for other instances.
             partition_waiting = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
             arrival_no = case when i.id = any (heads)
                                 or i.partition_key is not null and not i.partition_waiting and i.status = 'runnable'
@@ -3048,7 +3153,8 @@ begin
     end if;
     perform gen_durable._record_history(ids, 'cancel');
     perform gen_durable._notify_parents(ids);
-    -- Last: a transaction that holds the lock of a lane waits for no instance.
+    -- Locks the lanes last: a transaction that holds the lock of a lane must not wait for the lock
+    -- of an instance.
     if cardinality(heads) > 0 then
         perform gen_durable._clear_lane_workers(heads);
     end if;
@@ -3056,13 +3162,12 @@ begin
 end $$;
 
 -- schema/functions/cancel.sql
--- Cancels an instance at once, whatever it waits for; with p_subtree also every live instance below
--- it.
+-- Cancels an instance at once, whatever its status; with p_subtree also all its live descendants.
 --   called by: store::signal::cancel, SQL
 --   index: instances_pkey or instances_key; instances_children; instances_lane
 --   locks: the live instances by id, the youngest first; then as _cancel_live
--- One transaction for the whole tree; `_cancel_below` cancels a tree in pages. Returns 'cancelled',
--- 'too_late' or 'no_target'.
+-- This function cancels the whole tree in one transaction; `_cancel_below` cancels a tree in pages.
+-- Returns 'cancelled', 'too_late' (the instance is settled) or 'no_target'.
 create function gen_durable.cancel(
     p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
 ) returns text
@@ -3080,9 +3185,9 @@ begin
     if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;
-    -- Children first, as a settling child locks its own row and then its parent's. The tree is read
-    -- again under the locks until no instance is new: a spawn that committed while this waited for
-    -- its row has added children.
+    -- Locks children before their parents, as a settling child locks its own row and then its
+    -- parent's. Reads the tree again under the locks until it has no new instance: a parent may
+    -- have committed a spawn while this transaction waited for its row.
     loop
         wanted := array(
             with recursive below(id, live) as (
@@ -3101,16 +3206,16 @@ begin
 end $$;
 
 -- schema/functions/_cancel_below.sql
--- Cancels a page of the live children of settled instances. It reads at most p_limit rows.
+-- Cancels a page of the live children of settled instances. Reads at most p_limit children.
 --   called by: store::signal::cancel_below
 --   index: instances_children, instances_pkey; as _cancel_live
 --   locks: the live children by id, the youngest first, each for at most p_lock_timeout; then as
 --   _cancel_live
--- A tree is cancelled from above: a settled parent spawns no more, so the children that are read
--- here are all of its children. The first parent is read after (p_generation, p_after); a child
--- that an operator retried has no generation and is read last. Returns the ids of the children that
--- were read, how many parents were read completely, where the next call continues in the next
--- parent, and how many children were cancelled.
+-- Callers cancel a tree from its root down: a settled parent spawns no more children, so this call
+-- finds all of its children. The scan of the first parent begins after (p_generation, p_after). A
+-- child that an operator retried has no generation and is read last. Returns the ids of the
+-- children that were read, how many parents were read completely, where the next call continues in
+-- the next parent, and how many children were cancelled.
 create function gen_durable._cancel_below(
     p_parents bigint[], p_generation int, p_after bigint, p_limit int, p_reason text, p_lock_timeout text
 ) returns table (children bigint[], parents_read int, next_generation int, next_after bigint, cancelled int)
@@ -3168,10 +3273,10 @@ end $$;
 
 -- schema/functions/_release.sql
 -- Frees the lanes and partition keys that cancelled instances kept while their step ran. The caller
--- holds the locks of their rows. Returns the ids.
+-- has locked the rows of the instances. Returns their ids.
 --   called by: release.sql, release_expired.sql      index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key)
--- Each instance draws an arrival number: the next placement promotes the successor.
+-- Each instance draws an arrival number, so that the next placement promotes its successor.
 create function gen_durable._release(p_ids bigint[]) returns bigint[]
 language plpgsql
 as $$
@@ -3180,16 +3285,16 @@ begin
     update gen_durable.instances i
     set locked_by = null, in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
-    -- The worker that ran the lane does not run the successor.
+    -- Clears the lane worker, since that worker does not run the successor.
     perform gen_durable._clear_lane_workers(p_ids);
     return p_ids;
 end $$;
 
 -- schema/functions/_delete_dependents.sql
 -- Deletes the history and the signals of deleted instances, whether the collector or a person
--- deletes them.
+-- deleted the instances.
 --   called by: triggers      index: history_pkey, signals_inbox, signals_dedup
---   locks: the rows that it deletes, of instances that are deleted
+--   locks: the history rows and signals that it deletes
 create function gen_durable._delete_dependents() returns trigger
 language plpgsql
 as $$
@@ -3210,16 +3315,17 @@ create trigger instances_delete_dependents after delete on gen_durable.instances
 create trigger instances_truncate_dependents after truncate on gen_durable.instances
     for each statement execute function gen_durable._delete_dependents();
 
--- schema/functions/collect.sql
+-- schema/functions/_collect.sql
 -- Deletes settled instances after their retention: at most about p_limit, a page of each range
--- (queue, status) that has any. The retention is in seconds; null: never. A range is read from its
--- cursor. When it is read to its end, and p_pause seconds plus one second per 10,000 rows examined
--- (at most an hour) have passed since the pass began, the next pass begins at the start of the
--- range, and finds the instances that were locked or still needed before.
+-- (queue, status) that has any. The retention is in seconds; with null or infinity, instances are
+-- never deleted. The scan of a range begins at its cursor. When a scan has reached the end of the
+-- range, and p_pause seconds plus one second per 10,000 rows examined (at most an hour) have passed
+-- since the pass began, the next pass begins at the start of the range, and finds the instances
+-- that were locked or still needed before.
 --   called by: store::collect::collect
 --   index: instances_settled, instances_pkey, collect_cursors_pkey
---   locks: the cursors, one range after the other, and instances, skipping locked ones
--- Returns how many were deleted, and whether a page was full.
+--   locks: the cursors, one range after the other, and instances, skipping locked rows
+-- Returns how many instances were deleted, and whether a page was full.
 create function gen_durable._collect(
     p_retention float8, p_failed_retention float8, p_pause float8, p_limit int
 ) returns table (deleted bigint, more boolean)
@@ -3241,7 +3347,8 @@ declare
     is_full boolean := false;
 begin
     for range in
-        -- Backwards: the front of a range is full of index entries of deleted instances.
+        -- Finds the ranges by reading the index backwards, because the front of a range is full of
+        -- index entries of deleted instances.
         with recursive ranges(queue, status) as (
             (select i.queue, i.status from gen_durable.instances i
              where i.settled_at is not null order by i.queue desc, i.status desc limit 1)
@@ -3268,9 +3375,9 @@ begin
         page_size := greatest(p_limit / range.ranges, 50);
         cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
         select array_agg(p.settled_at),
-            -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
-            -- runs, have their lane. An arrival number stands for a lane or partition key that
-            -- `_place` has to read.
+            -- Keeps an instance that is still in its lane (it blocks the lane, or it is cancelled
+            -- and its step still runs), and an instance with an arrival number, by which `_place`
+            -- reads its lane or partition key.
             array_agg(p.id) filter (where not p.in_lane and p.arrival_no is null and p.locked_by is null and parent.reads is null)
         into times, ids
         from (
@@ -3286,8 +3393,9 @@ begin
             where r.id = p.parent_id and r.settled_at is null and r.join_generation = p.parent_generation
             offset 0
         ) parent on true;
-        -- Checked again under the lock: an operator may have retried the instance. As an
-        -- expression: a plain condition could be served by the index of settled rows.
+        -- Checks the conditions again under the lock, since an operator may have retried the
+        -- instance. The `coalesce` prevents a scan of the index of settled rows, which a plain
+        -- condition would allow.
         ids := array(
             select i.id from gen_durable.instances i
             where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival_no is null
@@ -3321,9 +3429,9 @@ end $$;
 -- schema/functions/_end_repeating_timers.sql
 -- Cancels the repeating timers of a wait in the transaction that ends the wait, whatever ends it: a
 -- signal, the last child, a deadline, a cancel, an operator.
---   called by: the trigger below      index: timers_repeating
+--   called by: the trigger instances_end_repeating_timers      index: timers_repeating
 --   locks: the pending timers of the instance, after the instance's own row; a transaction that
---   fires one of them holds that row first
+--   fires one of these timers locks the instance's row first as well
 create function gen_durable._end_repeating_timers() returns trigger
 language plpgsql
 as $$
@@ -3338,8 +3446,9 @@ create trigger instances_end_repeating_timers after update of status on gen_dura
     when (old.has_repeating_timers and old.status in ('awaiting_signal', 'awaiting_children') and new.status <> old.status)
     execute function gen_durable._end_repeating_timers();
 
--- schema/functions/arm.sql
--- Starts the repeating timers of a wait, unless the wait has ended at once.
+-- schema/functions/_insert_repeating_timers.sql
+-- Inserts the repeating timers of a wait, unless the same commit has already ended the wait (by a
+-- signal in the inbox, or because no child was spawned).
 --   called by: _apply_effects      index: instances_pkey
 --   locks: the instance's row, which the caller has locked
 create function gen_durable._insert_repeating_timers(p_instance bigint, p_repeating jsonb) returns void
@@ -3354,13 +3463,14 @@ begin
     cross join jsonb_array_elements(p_repeating) r
     where i.id = p_instance and i.status in ('awaiting_signal', 'awaiting_children');
     if found then
-        update gen_durable.instances i set repeats = true where i.id = p_instance and not i.has_repeating_timers;
+        update gen_durable.instances i set has_repeating_timers = true where i.id = p_instance and not i.has_repeating_timers;
     end if;
 end $$;
 
--- schema/functions/upcoming.sql
+-- schema/functions/_upcoming.sql
 -- Returns when timers and deadlines fall due, from p_since seconds before now up to p_horizon
--- seconds after, for the timers that a process keeps in memory; and, in the first row, the time.
+-- seconds after. A worker keeps these times in memory to wake its timer loop. The first row carries
+-- only the time of the database.
 --   called by: store::timer::upcoming      index: timers_due, instances_deadlines
 --   locks: nothing
 create function gen_durable._upcoming(p_since float8, p_horizon float8, p_limit int)
@@ -3383,11 +3493,12 @@ begin
      order by t.due_at limit p_limit);
 end $$;
 
--- schema/functions/due_timers.sql
--- Returns timers that are due and that the caller can fire: all beside waits, and those of the
--- schedules that it has registered.
+-- schema/functions/_due_timers.sql
+-- Returns due timers that the calling worker can fire: all repeating timers of waits, and the
+-- timers of the schedules that the worker has registered. The last row has no id and carries the
+-- time.
 --   called by: store::timer::due      index: timers_due
---   locks: nothing: `_fire` decides under the lock of the row
+--   locks: nothing: `_fire` checks each timer again under its lock
 create function gen_durable._due_timers(
     p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
 ) returns table (
@@ -3413,17 +3524,17 @@ begin
         gen_durable.clock();
 end $$;
 
--- schema/functions/fire.sql
--- Fires timers that are still pending and due by the clock of the database. The started instance,
--- the next occurrence and the end of the timer are one commit. A missed occurrence starts no
--- instance; only the next occurrence is written.
+-- schema/functions/_fire.sql
+-- Fires timers that are still pending and due by the clock of the database. One transaction inserts
+-- the started instance and the next occurrence, and ends the timer. A missed occurrence starts no
+-- instance; this function then only ends the timer and inserts the next occurrence.
 --   called by: store::timer::fire
 --   index: timers_pkey, schedules_pkey, instances_pkey, instances_key
 --   locks: the schedule's row, or the row of the instance that waits; then the timer. It skips
---   locked ones. An instance with a key waits for a transaction that has inserted the same key, for
---   at most p_lock_timeout.
--- Returns one row per timer: 'fired', 'missed', 'cancelled' (the wait has ended), or 'held' (a row
--- is locked: retry).
+--   locked rows. The insert of an instance with a key waits for a transaction that has inserted the
+--   same key, for at most p_lock_timeout.
+-- Returns one row per timer: 'fired', 'missed', 'cancelled' (the wait has ended, or the schedule is
+-- paused), or 'held' (another transaction has locked a row: try again).
 create function gen_durable._fire(p_entries jsonb, p_lock_timeout text)
 returns table (
     id bigint, answer text, late float8, started_id bigint, queue text, priority smallint, eligible_at timestamptz,
@@ -3450,8 +3561,9 @@ begin
         select t.* into timer from gen_durable.timers t where t.id = (entry->>'id')::bigint;
         continue when timer.id is null or timer.state <> 'pending';
         answer := 'held'; late := null; started_id := null; queue := null; priority := null; eligible_at := null; next_due := null;
-        -- A transaction that ends a wait or changes a schedule holds this row first: it sees every
-        -- occurrence that was written before, and none is written after.
+        -- Locks the row of the waiting instance or of the schedule first, as a transaction does
+        -- that ends the wait or changes the schedule. So that transaction sees every occurrence
+        -- that was inserted before it, and no occurrence is inserted after it.
         if timer.schedule is null then
             select i.status, i.step_seq into owner from gen_durable.instances i where i.id = timer.instance_id
             for no key update skip locked;
@@ -3496,7 +3608,8 @@ begin
             answer := 'missed';
         end if;
         update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
-        -- A change of the cycle has written the next occurrence already.
+        -- A manual timer has no next occurrence: a change of the cycle, which makes an overdue
+        -- timer manual, has already inserted the next one.
         if entry ? 'next' and not timer.manual then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers
@@ -3515,8 +3628,8 @@ begin
 end $$;
 
 -- schema/functions/cancel_timer.sql
--- Cancels a timer, and with it the occurrences that would follow. Returns 'cancelled', 'too_late',
--- 'no_target' or 'schedule'.
+-- Cancels a timer, and so all later occurrences of a repeating timer. Returns 'cancelled',
+-- 'too_late', 'no_target', or 'schedule': a regular occurrence of a schedule cannot be cancelled.
 --   called by: store::timer::cancel, SQL      index: timers_pkey, instances_pkey
 --   locks: the instance that waits, then the timer: it waits for a transaction that fires the timer
 create function gen_durable.cancel_timer(p_id bigint) returns text
@@ -3539,12 +3652,13 @@ begin
     return case when found then 'cancelled' else 'too_late' end;
 end $$;
 
--- schema/functions/expire.sql
--- Ends waits and joins at their deadline: the instance continues with the step that it named.
+-- schema/functions/_expire.sql
+-- Ends waits and joins at their deadline: the instance becomes runnable at its `deadline_step`.
 --   called by: store::timer::expire      index: instances_deadlines
---   locks: the waiting instances, skipping locked ones: a signal that is being delivered wins
--- It reads deadlines from p_since to p_until seconds before now. The front of the index is full of
--- dead entries, and deadlines that are long overdue are processed at a rate of their own. The last
+--   locks: the waiting instances, skipping locked rows: a signal that is being delivered at that
+--   moment ends the wait
+-- Reads deadlines between p_since and p_until seconds before now: the front of the index is full of
+-- dead entries, and callers process deadlines that are long overdue at a separate rate. The last
 -- row has no id and carries the time.
 create function gen_durable._expire(
     p_limit int, p_since float8 default 'infinity', p_until float8 default 0, p_from timestamptz default '-infinity'
@@ -3572,7 +3686,8 @@ begin
         partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
-    -- As text: a literal of the status would allow a scan of the index of all waiting instances.
+    -- Compares the status as text: a literal of the enum would allow a scan of the index of all
+    -- waiting instances.
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
     loop
@@ -3583,22 +3698,23 @@ begin
 end $$;
 
 -- schema/functions/_insert_next_timer.sql
--- Replaces the next occurrence of a schedule.
+-- Replaces the pending regular occurrence of a schedule with the given one.
 --   called by: _register_schedule, _set_schedule, _resume_schedule      index: timers_next
---   locks: that occurrence; the caller holds the schedule's row
+--   locks: the timers of the schedule; the caller has locked the schedule's row
 create function gen_durable._insert_next_timer(p_name text, p_due timestamptz, p_remaining int) returns void
 language plpgsql
 as $$
 -- planner: pinned
 begin
-    -- An overdue occurrence still happens, once and without successors, unless its policy skips it.
+    -- An overdue occurrence still happens, as a manual timer that no occurrence follows, unless its
+    -- misfire policy is to skip it.
     update gen_durable.timers t set manual = true
     where t.schedule = p_name and t.state = 'pending' and not t.manual and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
     where t.schedule = p_name and t.state = 'pending' and not t.manual;
     if p_due is not null then
-        -- An occurrence that has happened does not happen again. An overdue one with this very due
-        -- time becomes the next occurrence.
+        -- If the schedule already has a timer with this due time, no second one is inserted: an
+        -- ended timer stays as it is, and a pending timer becomes the regular occurrence.
         insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
         select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
         on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set manual = false,
@@ -3608,14 +3724,15 @@ begin
     update gen_durable.schedules s set ended_at = case when p_due is null then gen_durable.clock() end where s.name = p_name;
 end $$;
 
--- schema/functions/register_schedule.sql
--- Registers the cycle of a schedule in the code, when an engine starts and regularly after that. A
--- new cycle comes into force. The known cycle changes nothing, also if an operator has set another.
--- A cycle that newer code has replaced comes from an older build ('older') and changes nothing,
--- unless no build has confirmed the newer cycle for five minutes (a rollback). 'replaced': the new
--- cycle has replaced the cycle of an operator.
+-- schema/functions/_register_schedule.sql
+-- Registers the cycle that the code has for a schedule. An engine calls it when it starts and
+-- regularly after that. A new cycle comes into force ('new', 'changed', or 'replaced' if an
+-- operator had set the cycle). The cycle that the code registered last changes nothing, even if an
+-- operator has set another ('known'). A cycle that newer code has replaced comes from an older
+-- build and changes nothing ('older'), unless no build has registered the newer cycle for five
+-- minutes: then the deployment was rolled back.
 --   called by: store::schedule::register      index: schedules_pkey
---   locks: the schedule's row, then its occurrence; nothing if nothing changes
+--   locks: the schedule's row, then its pending timer; nothing if nothing changes
 create function gen_durable._register_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int
 ) returns text
@@ -3653,7 +3770,7 @@ begin
         code_replaced = (was || array_remove(s.code_replaced, said))[:50]
     where s.name = p_name;
     if known.code_cycle = p_cycle then
-        -- Only the policy has changed: the cycle continues from its anchor.
+        -- Only the misfire policy has changed: the cycle continues from its anchor.
         update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.manual;
         return 'changed';
     end if;
@@ -3666,10 +3783,11 @@ begin
     return case when known.set_at is null then 'changed' else 'replaced' end;
 end $$;
 
--- schema/functions/set_schedule.sql
--- Sets the cycle of a schedule, for an operator: it is in force until the code registers a new one.
+-- schema/functions/_set_schedule.sql
+-- Sets the cycle of a schedule, for an operator. The cycle is in force until the code registers a
+-- new one.
 --   called by: store::schedule::set      index: schedules_pkey
---   locks: the schedule's row, then its occurrence
+--   locks: the schedule's row, then its pending timer
 create function gen_durable._set_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int, p_by text
 ) returns text
@@ -3694,9 +3812,9 @@ begin
 end $$;
 
 -- schema/functions/pause_schedule.sql
--- Pauses a schedule: no occurrence happens until it is resumed.
+-- Pauses a schedule: no regular occurrence happens until an operator resumes the schedule.
 --   called by: store::schedule::pause      index: schedules_pkey, timers_next
---   locks: the schedule's row, then its occurrence
+--   locks: the schedule's row, then its pending timer
 create function gen_durable.pause_schedule(p_name text, p_by text) returns text
 language plpgsql
 as $$
@@ -3720,10 +3838,10 @@ begin
     return 'done';
 end $$;
 
--- schema/functions/resume_schedule.sql
--- Resumes a schedule with its next occurrence; occurrences during the pause do not happen.
--- 'changed': the next occurrence was computed from a cycle that is not in force any more; compute
--- it again.
+-- schema/functions/_resume_schedule.sql
+-- Resumes a paused schedule with its next occurrence; occurrences during the pause do not happen.
+-- Returns 'changed' if the caller computed the next occurrence from a cycle that is not in force
+-- any more: the caller has to compute it again.
 --   called by: store::schedule::resume      index: schedules_pkey
 --   locks: the schedule's row
 create function gen_durable._resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)
@@ -3750,8 +3868,9 @@ begin
 end $$;
 
 -- schema/functions/run_schedule.sql
--- Adds an occurrence of a schedule that is due now, at the request of an operator. Any worker that
--- has registered the schedule fires it, also while the schedule is paused.
+-- Adds a manual occurrence of a schedule that is due now, for an operator. Any worker that has
+-- registered the schedule fires the occurrence, even while the schedule is paused. Returns the id
+-- of the timer.
 --   called by: store::schedule::run      index: schedules_pkey
 --   locks: the schedule's row
 create function gen_durable.run_schedule(p_name text) returns bigint
@@ -3762,8 +3881,8 @@ declare
     made bigint;
 begin
     perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
-    -- A second request in the same microsecond, or a regular occurrence at the same time, is the
-    -- same occurrence.
+    -- If a timer of this schedule with the same due time exists already, no second timer is
+    -- inserted.
     insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, manual)
     select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
     on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing
@@ -3772,8 +3891,9 @@ begin
                            where t.schedule = p_name and t.due_at = gen_durable.clock() and t.state <> 'cancelled'));
 end $$;
 
--- schema/functions/place_locked.sql
--- Assigns positions to events without one. This transaction has locked the heads of these tenants.
+-- schema/functions/_place_events_locked.sql
+-- Assigns log positions to those events of these tenants that have none. The caller has locked the
+-- log heads of the tenants.
 --   called by: _append, _place_events
 --   index: events_unplaced, events_log, events_pkey, event_scans_pkey
 --   locks: the events to which it assigns a position
@@ -3798,7 +3918,8 @@ begin
             where e.tenant = head.tenant and e.position is null
               and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
             union all
-            -- `offset 0`: the join must keep its order, or it reads every event.
+            -- `offset 0` makes the planner keep the order of this join: with the tables in the
+            -- reverse order, the join would read every event.
             select late.arrival_no
             from pg_snapshot_xip(head.looked) as under_way(xid)
             cross join lateral (
@@ -3824,7 +3945,8 @@ begin
     counted as materialized (
         select given.tenant, count(*) as placed from given group by given.tenant
     ),
-    -- The snapshot of this statement: the next scan reads what was not visible in it.
+    -- Stores the snapshot of this statement: the next scan reads events that were not visible in
+    -- it.
     noted as (
         insert into gen_durable.event_scans (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
     ),
@@ -3834,11 +3956,11 @@ begin
     select head.tenant, coalesce(counted.placed, 0) from head left join counted on counted.tenant = head.tenant;
 end $$;
 
--- schema/functions/place_events.sql
--- Assigns positions to events without one, of these tenants, except tenants with a locked head.
--- Returns the tenants that it processed.
+-- schema/functions/_place_events.sql
+-- Assigns log positions to those events of these tenants that have none. Skips a tenant if another
+-- transaction has locked its log head. Returns the tenants that it processed.
 --   called by: store::events::place      index: event_heads_pkey; as _place_events_locked
---   locks: heads by tenant, skipping locked ones: it waits for no lock
+--   locks: log heads (rows of event_heads) by tenant, skipping locked rows: it waits for no lock
 create function gen_durable._place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
 language plpgsql
 as $$
@@ -3858,15 +3980,17 @@ begin
     return query select * from gen_durable._place_events_locked(held, p_all);
 end $$;
 
--- schema/functions/append.sql
--- Appends events, in the order of the arrays. An array may be empty if every value is the default.
+-- schema/functions/_append.sql
+-- Appends events to the logs of their tenants, in the order of the arrays. An array may be empty if
+-- every value is the default.
 --   called by: store::events, _record_result_events
 --   index: event_heads_pkey, events_log, events_unplaced, event_scans_pkey
---   locks: heads of logs, by tenant. p_heads: 'wait' waits for them; 'skip' skips locked ones, and
---   events of those logs get their position later; 'none' locks none and all events get their
---   position later, for a transaction that the caller ends.
--- Returns, in the order of the arrays, the position if it is assigned already, and the arrival
--- number.
+--   locks: heads of logs (rows of event_heads), by tenant. With p_heads = 'wait' it waits for
+--   locked heads. With 'skip' it skips locked heads, and the events of those logs get their
+--   position later. With 'none' it locks no head and all events get their position later: for a
+--   transaction that the caller ends.
+-- Returns a row per event, in the order of the arrays: the position, if it is assigned already, and
+-- the arrival number.
 create function gen_durable._append(
     p_tenants text[], p_names text[], p_versions int[], p_payloads text[], p_headers text[],
     p_instances bigint[], p_steps text[], p_heads text
@@ -3880,8 +4004,8 @@ declare
     held text[] := '{}';
 begin
     if p_heads <> 'none' then
-        -- The events are durable before anything that depends on them begins, whatever the setting
-        -- of the role or the database.
+        -- Ensures that the events are durable before anything that depends on them begins, even if
+        -- the role or the database turns synchronous_commit off.
         if current_setting('synchronous_commit') = 'off' then
             perform set_config('synchronous_commit', 'on', true);
         end if;
@@ -3904,8 +4028,8 @@ begin
             perform gen_durable._place_events_locked(held, false);
         end if;
     end if;
-    -- A statement of its own, with a snapshot that is newer than the locks: no other transaction
-    -- appends to these logs now.
+    -- The insert is a statement of its own, so that its snapshot is newer than the locks: it reads
+    -- the last positions, and no other transaction appends to these logs now.
     return query
     with log_position as materialized (
         select h.tenant, coalesce((
@@ -3926,10 +4050,10 @@ begin
 end $$;
 
 -- schema/functions/_record_result_events.sql
--- Appends the events of step results, of those that were written. In a step's own transaction,
--- which the caller ends, it takes no lock.
---   called by: _write_step_results_with_effects      index: as append
---   locks: heads by tenant, skipping locked ones
+-- Appends the events of the step results that were written. In a step's own transaction, which the
+-- caller ends, it locks no log heads.
+--   called by: _write_step_results_with_effects      index: as _append
+--   locks: log heads by tenant, skipping locked rows
 create function gen_durable._record_result_events(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -3965,10 +4089,11 @@ as $$
     returning arrival_no
 $$;
 
--- schema/functions/discover.sql
--- Returns tenants with new events: those with events without a position, of transactions that had
--- not ended at p_looked, and those with positions that arrived after p_from. The last row has no
--- tenant and says how far this scan has read.
+-- schema/functions/_discover.sql
+-- Returns tenants with new events. These are tenants with events without a position, recorded by
+-- transactions that had not ended in the snapshot p_looked, and tenants with positioned events that
+-- have an arrival number above p_from. The last row has no tenant and says how far this scan has
+-- read.
 --   called by: store::events::discover      index: events_unplaced_all, events_pkey
 --   locks: nothing
 create function gen_durable._discover(p_looked pg_snapshot, p_from bigint, p_limit int)
@@ -4008,12 +4133,13 @@ begin
     from latest;
 end $$;
 
--- schema/functions/walk_page.sql
--- Takes the next page of a walk. Null: it is not due, or another worker has locked it. The first
--- element is the tenant after which the page begins, null for the first page; then follow the
--- page's tenants.
+-- schema/functions/_walk_page.sql
+-- Returns the next page of a pass over all tenants (a row of log_walks) and moves the row to the
+-- end of the page. Returns null if the pass is not due, or another worker has locked the row. The
+-- first element is the tenant after which the page begins, null for the first page; the other
+-- elements are the tenants of the page.
 --   called by: _scopes_behind, _trim_logs      index: log_walks_pkey, event_heads_pkey
---   locks: the walk's row, skipping it if another worker holds it
+--   locks: the row of log_walks, skipping it if another worker holds it
 create function gen_durable._walk_page(
     p_walk text, p_projection text, p_version int, p_page int, p_pause float8, p_idle float8
 ) returns text[]
@@ -4047,12 +4173,12 @@ begin
     return walk.after_tenant || tenants;
 end $$;
 
--- schema/functions/trim_logs.sql
+-- schema/functions/_trim_logs.sql
 -- Deletes old events of the next page of tenants, up to p_limit. It keeps the last event of each
 -- log, which defines the log's last position, and every event that a projection or a run has not
--- read yet; a projection that has not begun with a tenant has read nothing there. A log with a
--- young first event costs one index probe. Returns how many were deleted, and whether there may be
--- more at once.
+-- read yet; a projection without a scope for a tenant has read nothing of that tenant's log. A log
+-- with a first event that is not old enough costs one index probe. Returns how many events were
+-- deleted, and whether there may be more to delete now.
 --   called by: store::events::_trim_logs
 --   index: events_log, events_pkey, projections_by_name, projections_pkey, projection_runs_open
 --   locks: as _walk_page, then the events that it deletes
@@ -4074,7 +4200,8 @@ begin
         return;
     end if;
     followers := array(
-        -- From one name to the next: the cost depends on the number of projections, not of scopes.
+        -- Jumps from one name to the next in the index: the cost depends on the number of
+        -- projections, not of scopes.
         with recursive name as (
             (select p.projection from gen_durable.projections p order by p.projection limit 1)
             union all
@@ -4101,7 +4228,7 @@ begin
                     select from gen_durable.projections p where p.tenant = aged.tenant and p.projection = follower.name))
                 then 0 end,
             (select min(r.position) from gen_durable.projection_runs r
-             where r.tenant = aged.tenant and r.settled_at is null)) as position
+             where r.tenant = aged.tenant and r.finished_at is null)) as position
         from aged
     ),
     old as materialized (
@@ -4119,7 +4246,7 @@ begin
     )
     select count(*) into count from deleted;
     if count >= p_limit then
-        -- There may be more in this page: the next call takes it again.
+        -- The page may have more old events, so the next call reads the same page again.
         update gen_durable.log_walks w set after_tenant = page[1], due_at = statement_timestamp()
         where w.walk = 'trim' and w.projection = '' and w.version = 0;
     end if;
@@ -4127,17 +4254,18 @@ begin
 end $$;
 
 -- schema/functions/generation.sql
--- Returns which rows of a projection are to be read. Call it in the statement that reads them, or
--- in the same REPEATABLE READ transaction.
+-- Returns the generation of the rows that readers of a projection have to read. Call it in the
+-- statement that reads the rows, or in the same REPEATABLE READ transaction.
 --   called by: SQL, projections of applications      index: projections_pkey      locks: nothing
 create function gen_durable.generation(p_tenant text, p_projection text) returns int
     language sql stable parallel safe
     as $$ select coalesce((select p.generation from gen_durable.projections p
                            where p.tenant = p_tenant and p.projection = p_projection), 1) $$;
 
--- schema/functions/events_after.sql
--- Returns events of a tenant after a position, up to another: at most p_limit, and at most about
--- p_bytes of payload but at least one.
+-- schema/functions/_events_after.sql
+-- Returns the events of a tenant after the position p_after, up to p_to: at most p_limit events and
+-- about p_bytes of payload, but at least one event. Events with a name that is not in p_names have
+-- no payload.
 --   called by: _project_open, _run_open      index: events_log
 --   locks: nothing
 create function gen_durable._events_after(
@@ -4161,15 +4289,16 @@ as $$
     order by f.position
 $$;
 
--- schema/functions/project_open.sql
--- Begins a batch: returns whether the worker may apply events to the scope, the position of the
--- scope, and the next events. The first row has no event. A redrive (p_redrive) applies one parked
--- event out of order. It is blocked while the cursor is before that event, since the normal batches
--- will apply it, and while a run is open, which may apply it.
+-- schema/functions/_project_open.sql
+-- Begins a batch of a projection: returns whether the worker may apply events to the scope, the
+-- position of the scope, and the next events. The first row has no event. A redrive (p_redrive)
+-- applies one parked event out of order. The redrive is blocked while the position of the scope is
+-- before that event, since the normal batches will apply the event, and while a run is open, since
+-- the run may apply the event.
 --   called by: store::projections::open
 --   index: projections_pkey, events_log, projection_failures_pkey, projection_runs_open
---   locks: the scope's row, skipping it if it is locked. This saves work; the condition in
---   _project_close serialises the writers.
+--   locks: the scope's row, skipping it if it is locked. The lock only saves work: the condition on
+--   the position in _project_close decides which worker commits.
 create function gen_durable._project_open(
     p_tenant text, p_projection text, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint,
     p_redrive bigint, p_force boolean
@@ -4208,7 +4337,7 @@ begin
     elsif p_redrive is not null and (
         scope.position < p_redrive
         or exists (select from gen_durable.projection_runs r
-                   where r.tenant = p_tenant and r.projection = p_projection and r.settled_at is null)
+                   where r.tenant = p_tenant and r.projection = p_projection and r.finished_at is null)
         or not exists (select from gen_durable.projection_failures f
                        where f.tenant = p_tenant and f.projection = p_projection and f.position = p_redrive
                          and f.state = 'parked' and f.redrive)
@@ -4225,9 +4354,9 @@ begin
     end if;
 end $$;
 
--- schema/functions/rebuild_follows.sql
--- Moves the position of a rebuild in place along with the cursor. The rebuild is done when the
--- cursor has reached its earlier position again.
+-- schema/functions/_check_rebuild_position.sql
+-- Sets the position of a rebuild in place to the position of its scope. The rebuild is done when
+-- the scope has reached again the position that it had before the rebuild.
 --   called by: _project_close, _project_fail      index: projection_runs_open
 --   locks: the run's row
 create function gen_durable._check_rebuild_position(p_tenant text, p_projection text, p_new bigint) returns void
@@ -4238,14 +4367,14 @@ as $$
     set position = least(p_new, r.target), updated_at = gen_durable.clock(),
         status = case when p_new >= r.target then 'done' else r.status end,
         verdict = case when p_new >= r.target then 'rebuilt up to position ' || r.target end,
-        settled_at = case when p_new >= r.target then gen_durable.clock() end
+        finished_at = case when p_new >= r.target then gen_durable.clock() end
     where r.tenant = p_tenant and r.projection = p_projection and r.kind = 'rebuild' and r.status = 'running'
-      and r.settled_at is null
+      and r.finished_at is null
 $$;
 
--- schema/functions/project_close.sql
--- Ends a batch: moves the cursor from the position that `_project_open` returned. Returns false if
--- the cursor is not there any more.
+-- schema/functions/_project_close.sql
+-- Ends a batch of a projection: moves the scope from p_old, the position that `_project_open`
+-- returned, to p_new. Returns false if the scope is not at p_old any more.
 --   called by: store::projections::close
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, then its run's
@@ -4268,7 +4397,8 @@ begin
     if not found then
         return false;
     end if;
-    -- Also parked events: a rebuild has set the cursor back, and this batch has applied them.
+    -- Resolves the failures of the events that this batch has applied. These may be parked events,
+    -- if a rebuild has set the position of the scope back.
     update gen_durable.projection_failures f
     set state = 'resolved', resolved_at = gen_durable.clock(), redrive = false
     where f.tenant = p_tenant and f.projection = p_projection and f.position > p_old and f.position <= p_new
@@ -4279,13 +4409,14 @@ begin
     return true;
 end $$;
 
--- schema/functions/project_fail.sql
--- Records an event that could not be applied, after its batch was rolled back. A parked event is
--- skipped: the cursor moves on.
+-- schema/functions/_project_fail.sql
+-- Records that a projection could not apply the event after p_old, in a new transaction after the
+-- batch was rolled back. If the event is parked, the scope skips it: its position moves to the next
+-- event.
 --   called by: store::projections::fail
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
---   locks: the scope's row, then its run's, for at most the lock timeout: a transaction that holds
---   the row is at the same event, and records it
+--   locks: the scope's row, then the row of its run, for at most the lock timeout: another
+--   transaction that holds the row processes the same event, and records its failure
 create function gen_durable._project_fail(
     p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_version int
 ) returns boolean
@@ -4296,7 +4427,7 @@ as $$
 declare
     replayed_to bigint;
 begin
-    -- The row may have been rolled back with the batch that inserted it.
+    -- Inserts the scope's row, since the rollback of the batch may have removed it.
     insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
     on conflict do nothing;
     update gen_durable.projections p
@@ -4322,9 +4453,10 @@ begin
     return true;
 end $$;
 
--- schema/functions/run_open.sql
--- Begins a batch of a run. With p_scope it locks the scope's row first, and waits for it: no normal
--- batch changes the scope meanwhile.
+-- schema/functions/_run_open.sql
+-- Begins a batch of a run (a rebuild, a replay or a verification). With p_scope it first locks the
+-- scope's row, and waits for the lock, so that no normal batch changes the scope during the batch
+-- of the run.
 --   called by: store::runs::open      index: projection_runs_pkey, projections_pkey, events_log
 --   locks: the scope's row if p_scope; then the run's row, skipping it if it is locked
 create function gen_durable._run_open(
@@ -4351,14 +4483,14 @@ begin
     select r.* into run from gen_durable.projection_runs r where r.id = p_run for no key update skip locked;
     if run.id is null then
         verdict := 'locked';
-    elsif run.settled_at is not null then
+    elsif run.finished_at is not null then
         verdict := 'over';
     elsif run.owner <> p_worker and run.owned_until > statement_timestamp() then
         verdict := 'owned';
     else
         select p.* into scope from gen_durable.projections p where p.tenant = run.tenant and p.projection = run.projection;
-        -- Rows of two versions of the code are never mixed: a build skips a run of newer code, and
-        -- ends a run of older code.
+        -- Two versions of the code must not write rows of one generation: a build skips a run of
+        -- newer code, and ends a run of older code.
         if greatest(scope.version, run.version) > p_version then
             verdict := 'newer';
         elsif run.version < p_version or run.kind = 'replay' and scope.version < p_version then
@@ -4386,15 +4518,16 @@ begin
     end if;
 end $$;
 
--- schema/functions/run_swap.sql
--- Completes a shadow: readers see its rows from now on. It is at the position of the scope, which
--- is locked. The failures of the scope become those of the shadow: events that the shadow has
--- skipped are parked, the others up to its position are resolved.
+-- schema/functions/_run_swap.sql
+-- Completes a shadow rebuild: from the commit on, readers see the rows that the run has written.
+-- The caller has locked the scope's row. Returns false if the run is not at the position of the
+-- scope. The failures of the run replace those of the scope: events that the run has skipped become
+-- parked, and all other failures up to its position become resolved.
 --   called by: store::runs::swap
 --   index: projections_pkey, projection_runs_pkey, projection_failures_pkey,
 --   projection_run_failures_pkey
---   locks: the scope's row and the run's, which this transaction has locked already; then the
---   failures
+--   locks: the rows of the scope and of the run, which this transaction has locked already; then
+--   the rows of the failures
 create function gen_durable._run_swap(p_run bigint, p_version int) returns boolean
 language plpgsql
 as $$
@@ -4414,7 +4547,7 @@ begin
         return false;
     end if;
     update gen_durable.projection_runs r
-    set status = 'done', settled_at = gen_durable.clock(), updated_at = gen_durable.clock(), retired = old_generation,
+    set status = 'done', finished_at = gen_durable.clock(), updated_at = gen_durable.clock(), retired = old_generation,
         target = run.position
     where r.id = p_run;
     update gen_durable.projection_failures f
@@ -4431,12 +4564,12 @@ begin
     return true;
 end $$;
 
--- schema/functions/scopes_behind.sql
--- Returns scopes that have work and that no other worker owns: those that are due for a retry, and
--- those of the next page of tenants that are behind their log. Also scopes with rows of an older
--- version, if the projection rebuilds them by itself and no such run is open or has failed. The
--- last row has no tenant: it says whether a page was full. With p_all the page has all tenants,
--- whatever the state of the walk: for tests.
+-- schema/functions/_scopes_behind.sql
+-- Returns scopes that have work and that no other worker owns: scopes that are due for a retry, and
+-- scopes of the next page of tenants that have not read to the end of their log. Also returns
+-- scopes with rows of an older version, if the projection rebuilds such rows by itself and no such
+-- run is open or has failed. The last row has no tenant: it says whether a page was full. With
+-- p_all (for tests) the page has all tenants, and log_walks is not read.
 --   called by: store::projections::behind
 --   index: projections_retry, event_heads_pkey, projections_pkey, events_log, projection_runs_open
 --   locks: as _walk_page
@@ -4482,7 +4615,7 @@ begin
             when p.version < build.version then build.eager and not exists (
                 select from gen_durable.projection_runs r
                 where r.tenant = p.tenant and r.projection = p.projection
-                  and (r.settled_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
+                  and (r.finished_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
             when p.version > build.version or p.status = 'halted' or p.retry_at > gen_durable.clock() then false
             else coalesce(p.position, 0) < coalesce((
                 select e.position from gen_durable.events e
@@ -4493,18 +4626,20 @@ begin
 end $$;
 
 -- schema/planner.sql
--- Pins the plans of functions: of every function with a marker as the first line of its body.
---   `-- planner: pinned`: only index scans. A statement that is planned while its table is empty
---   would keep a sequential scan after the table has grown. With these settings it can only use an
---   index, and the header of the function names which one. `nested loops`: no hash or merge join,
---   which read a whole table, also over its index. `generic`: the first calls of a session are not
---   planned for their values.
+-- Pins the plans of every function that has a marker as the first line of its body. The markers
+-- are:
+--   `-- planner: pinned` allows only index scans. A statement that is planned while its table is
+--   empty would keep a sequential scan after the table has grown. With these settings the statement
+--   can only use an index, and the header of the function names the index. `nested loops` also
+--   forbids hash and merge joins, which read a whole table or a whole index. `generic` makes
+--   Postgres use a generic plan from the first call of a session, and not plan the first calls for
+--   their values.
 --
--- The settings are listed once, here, and not in each function. The marker is visible where the
--- function is read, and is stored in the catalogue, so this file works in psql after any change:
--- `create or replace function` drops the settings of a function, and running this file again
--- restores them. A function that only pinned functions call carries no marker: its statements are
--- planned under their settings.
+-- This file lists the settings once, so that no function repeats them. The marker is a part of the
+-- function's source and is stored in the catalogue, so this file can be run in psql after any
+-- change: `create or replace function` drops the settings of a function, and this file restores
+-- them. A function that only pinned functions call has no marker: Postgres plans its statements
+-- under the settings of the caller.
 do $planner$
 declare
     pinned record;

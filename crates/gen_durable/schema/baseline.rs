@@ -38,7 +38,8 @@ pub(crate) fn migration(direction: &str) -> PathBuf {
 /// `order.txt` names a file that does not exist, or lacks one that does.
 pub(crate) fn baseline() -> io::Result<(String, String)> {
     let head = format!(
-        "-- Generated from crates/gen_durable/schema by `{COMMAND}`: change the files there.\n\
+        "-- Generated from the files in schema/: change those, then run\n\
+         -- `{COMMAND}`.\n\
          -- Runs in psql as it is; for a schema of another name, replace the name.\n"
     );
     let (mut up, mut drops) = (head.clone(), Vec::new());

@@ -1,15 +1,17 @@
--- Pins the plans of functions: of every function with a marker as the first line of its body.
---   `-- planner: pinned`: only index scans. A statement that is planned while its table is empty
---   would keep a sequential scan after the table has grown. With these settings it can only use an
---   index, and the header of the function names which one. `nested loops`: no hash or merge join,
---   which read a whole table, also over its index. `generic`: the first calls of a session are not
---   planned for their values.
+-- Pins the plans of every function that has a marker as the first line of its body. The markers
+-- are:
+--   `-- planner: pinned` allows only index scans. A statement that is planned while its table is
+--   empty would keep a sequential scan after the table has grown. With these settings the statement
+--   can only use an index, and the header of the function names the index. `nested loops` also
+--   forbids hash and merge joins, which read a whole table or a whole index. `generic` makes
+--   Postgres use a generic plan from the first call of a session, and not plan the first calls for
+--   their values.
 --
--- The settings are listed once, here, and not in each function. The marker is visible where the
--- function is read, and is stored in the catalogue, so this file works in psql after any change:
--- `create or replace function` drops the settings of a function, and running this file again
--- restores them. A function that only pinned functions call carries no marker: its statements are
--- planned under their settings.
+-- This file lists the settings once, so that no function repeats them. The marker is a part of the
+-- function's source and is stored in the catalogue, so this file can be run in psql after any
+-- change: `create or replace function` drops the settings of a function, and this file restores
+-- them. A function that only pinned functions call has no marker: Postgres plans its statements
+-- under the settings of the caller.
 do $planner$
 declare
     pinned record;

@@ -4,8 +4,9 @@ create type gen_durable.durable_status as enum (
     'done', 'failed', 'cancelled'
 );
 
--- Lengths of names. An enqueue casts its values to these domains and the columns are plain text: a
--- check constraint on the table would be prepared and evaluated by every update of a row.
+-- These domains limit the lengths of names. An enqueue casts its values to these domains, and the
+-- columns are plain text: every update of a row would prepare and evaluate a check constraint on
+-- the table.
 create domain gen_durable.name as text
     constraint name_has_1_to_200_bytes check (octet_length(value) between 1 and 200);
 create domain gen_durable.queue_name as text
@@ -15,8 +16,9 @@ create domain gen_durable.tenant_name as text
 create domain gen_durable.key_name as text
     constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
 
--- A row that `_pick`, `_promote_successors` and `_write_keyed_step_results` return: an instance that the worker may run
--- now. A row without an id, or without a step, carries information about the batch instead.
+-- The row type that `_pick`, `_promote_successors` and `_write_keyed_step_results` return: an
+-- instance that the calling worker may run now. A row without an id, or without a step, carries
+-- information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
     machine         text,
@@ -33,7 +35,7 @@ create type gen_durable.claimed as (
     eligible_at timestamptz, -- in a row without an id: the time of the database
     tenant      text,
     traceparent text,
-    keyed       boolean,     -- has a lane or a partition key
+    keyed       boolean,     -- the instance has a lane or a partition key
     crash_count smallint,
     next_due    timestamptz, -- `_pick`, in the row without an id: when the next instance falls due
     paused      text[],      -- `_pick`, in the row without an id: the paused queues
@@ -41,9 +43,11 @@ create type gen_durable.claimed as (
     inbox       text,
     children    text,
     parent_id   bigint,
-    predecessor_id    bigint,      -- the instance that this one succeeds
-    marks       bigint[],    -- `_write_keyed_step_results`, in the row without an id: the written results
+    predecessor_id    bigint,      -- the instance that ran before in the lane or partition
+    -- `_write_keyed_step_results`, in the row without an id: the instances with a written result.
+    marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim
-    led         boolean      -- runs without a claim of its own, in a lane that its worker runs
+    -- The instance runs without a claim of its own, in a lane that its worker runs.
+    unclaimed   boolean
 );

@@ -127,7 +127,7 @@ impl Projections {
             .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no run {id}")))
     }
 
-    /// Waits until a run has ended, at most this long. Returns the state of the run.
+    /// Waits until a run has ended, for at most `within`. Returns the state of the run.
     ///
     /// # Errors
     /// The run does not exist, or the database is away.
@@ -143,8 +143,8 @@ impl Projections {
         }
     }
 
-    /// Returns the events that could not be applied; with `resolved`, also those that were applied
-    /// later.
+    /// Returns the events that projections could not apply; with `resolved`, also events that were
+    /// applied later.
     ///
     /// # Errors
     /// A name is invalid, or the database is away.
@@ -177,7 +177,7 @@ impl Projections {
 
     /// Requests a rebuild in a shadow: applies all events to rows of another generation while
     /// readers use the old rows, compares the digests, and swaps. If the digests differ although
-    /// the version is the same, it does not swap, unless [`force`](RunRequest::anyway) is set.
+    /// the version is the same, it does not swap, unless [`force`](RunRequest::force) is set.
     pub fn rebuild_in_a_shadow(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Shadow, tenant, projection)
     }
@@ -233,8 +233,8 @@ impl Projections {
         Ok(cancelled)
     }
 
-    /// Resumes a projection at once that has halted or waits for its next attempt. Returns whether
-    /// it was in one of these states.
+    /// Resumes at once a projection that has halted or waits for its next attempt. Returns whether
+    /// the projection was in one of these states.
     ///
     /// # Errors
     /// A name is invalid, or the database is away.
@@ -250,7 +250,8 @@ impl Projections {
         Ok(going)
     }
 
-    /// Retries one parked event, or all of them. Returns their number.
+    /// Requests a redrive of one parked event, or of all parked events of the scope. Returns the
+    /// number of these events.
     ///
     /// # Errors
     /// A name is invalid, or the database is away.
@@ -271,8 +272,8 @@ impl Projections {
         Ok(count)
     }
 
-    /// Waits until a projection has reached this position, at most this long. Returns the position
-    /// reached; it is below `position` if the time ran out.
+    /// Waits until a projection has reached `position`, for at most `within`. Returns the position
+    /// that the projection has reached, which is below `position` if the time ran out.
     ///
     /// # Errors
     /// The projection has halted, or the database is away.
@@ -314,8 +315,8 @@ impl Projections {
         }
     }
 
-    /// Runs a statement that waits for no lock and reads by a key. It uses the shared connections,
-    /// because many callers may wait for a projection.
+    /// Runs a short statement, which waits for no lock and reads by a key, on the shared
+    /// connections, because many callers may wait for a projection.
     async fn call_briefly<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -359,7 +360,7 @@ fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
     .map_err(Error::invalid)
 }
 
-/// A run that is requested when this is awaited.
+/// A request for a run. Awaiting it inserts the request.
 #[must_use = "nothing is requested until this is awaited"]
 #[derive(Debug, Clone)]
 pub struct RunRequest {
@@ -378,7 +379,7 @@ impl RunRequest {
         self.request.to = Some(position);
         self
     }
-    /// Swaps a shadow also if the digests differ.
+    /// Makes readers see the rows of the shadow rebuild even if the digests differ.
     pub fn force(mut self) -> Self {
         self.request.force = true;
         self
@@ -431,7 +432,7 @@ impl RunsRequest {
     pub fn up_to(self, position: i64) -> Self {
         RunsRequest(self.0.up_to(position))
     }
-    /// Swaps shadows also if the digests differ.
+    /// Makes readers see the rows of the shadow rebuilds even if the digests differ.
     pub fn force(self) -> Self {
         RunsRequest(self.0.force())
     }

@@ -39,7 +39,7 @@ impl AuditEntry {
                 .as_deref()
                 .map(|source| cut(source, NAME_BYTES_MAX)),
             channel: cut(&self.channel, NAME_BYTES_MAX),
-            action: cut(&self.act, NAME_BYTES_MAX),
+            action: cut(&self.action, NAME_BYTES_MAX),
             subject: cut(&self.subject, TEXT_BYTES_MAX),
         }
     }

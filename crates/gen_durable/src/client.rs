@@ -14,16 +14,16 @@ use jiff::Timestamp;
 use crate::{
     admin::Projections,
     audit::Audit,
-    new_instance::{self, New},
     calendar, codec,
     error::{Error, Failure, Kind, StepError, storable},
     event::{Event, Record, RecordAll},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
-    send_signal::{SendSignal, signal_to},
     log::Log,
     machine::Machine,
+    new_instance::{self, New},
     operate::Operate,
     projection::Projection,
+    send_signal::{SendSignal, signal_to},
     signal::{Address, Signal},
     store::{
         connection::Connection,
@@ -89,11 +89,11 @@ impl Client {
         Ok(client)
     }
 
-    /// Checks that the database responds, for the host's health probes. It is one statement, queued
-    /// behind the statements of other callers.
+    /// Checks that the database responds, for the host's health probes. The check is one statement,
+    /// which waits behind the statements of other callers.
     ///
     /// # Errors
-    /// Returns a transient error if the database does not respond within this time.
+    /// Returns a transient error if the database does not respond within the time `within`.
     pub async fn ping(&self, within: Duration) -> Result<(), Error> {
         self.pool.ping(within).await
     }
@@ -135,12 +135,12 @@ impl Client {
             .map_err(|fault| fault.into_error("ask the database for its time"))
     }
 
-    /// Returns the timers: list, forecast, cancel.
+    /// Returns the calls for timers: list, forecast, cancel.
     pub fn timers(&self) -> Timers {
         Timers::new(self.pool.clone())
     }
 
-    /// Returns the schedules: list, pause, resume, change, run.
+    /// Returns the calls for schedules: list, pause, resume, change, run.
     pub fn schedules(&self) -> Schedules {
         Schedules::new(self.pool.clone())
     }
@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Enqueues any number of instances in one statement: all or none.
+    /// Enqueues any number of instances in one statement: it inserts all of them or none.
     ///
     /// # Errors
     /// An instance cannot be encoded, an instance of another machine holds one of the keys, or the
@@ -183,8 +183,8 @@ impl Client {
         Ok(inserted.into_iter().map(Enqueued::of).collect())
     }
 
-    /// Waits until an instance has settled, at most this long. Returns `None` if it has not settled
-    /// by then.
+    /// Waits until an instance has settled, for at most `within`. Returns `None` if the instance
+    /// has not settled in that time.
     ///
     /// # Errors
     /// The instance does not exist or is of another machine, its result cannot be decoded, or the
@@ -234,19 +234,20 @@ impl Client {
         RecordAll::new(self, tenant, events)
     }
 
-    /// Returns the event logs: read and trim them.
+    /// Returns the calls for event logs: read and trim.
     pub fn events(&self) -> Log {
         Log::new(self.pool.clone())
     }
 
-    /// Returns the projections: their progress, runs and failures; rebuild, replay, verify, retry.
+    /// Returns the calls for projections: list progress, runs and failures; rebuild, replay,
+    /// verify, retry.
     pub fn projections(&self) -> Projections {
         Projections::new(self.pool.clone())
     }
 
-    /// Waits until a projection of this tenant has reached this position, at most this long. An
-    /// engine of this process that runs the projection is woken at once. Returns the position
-    /// reached; it is below `position` if the time ran out.
+    /// Waits until a projection of this tenant has reached `position`, for at most `within`. If an
+    /// engine of this process runs the projection, the call wakes it at once. Returns the position
+    /// that the projection has reached, which is below `position` if the time ran out.
     ///
     /// # Errors
     /// The projection has halted, or the database is away.
@@ -261,11 +262,11 @@ impl Client {
             .await
     }
 
-    /// Cancels an instance at once, whatever it waits for. A running step loses its claim, and its
-    /// result is dropped. The step itself runs until it ends (see
-    /// [`Context::cancelled`](crate::Context::cancelled)), and keeps its lane and its partition key
-    /// until then. Returns whether the cancel came in time: `false` if the instance had already
-    /// settled.
+    /// Cancels an instance at once, whatever its status. If a step of the instance runs, its worker
+    /// loses the claim, and the result of the step is rejected. The step itself runs until it ends
+    /// (see [`Context::cancelled`](crate::Context::cancelled)), and the instance keeps its lane and
+    /// its partition key until then. Returns whether the cancel came in time: `false` if the
+    /// instance had already settled.
     ///
     /// # Errors
     /// The instance does not exist, or the database is away.
@@ -336,8 +337,8 @@ impl Client {
         }
     }
 
-    /// Pauses a queue: no process claims instances from it until it is resumed. Running steps
-    /// continue.
+    /// Pauses a queue: no worker claims instances of the queue until a caller resumes it. Running
+    /// steps continue.
     ///
     /// # Errors
     /// The name is invalid, or the database is away.
@@ -350,7 +351,7 @@ impl Client {
             .map_err(|fault| fault.into_error("pause a queue"))
     }
 
-    /// Resumes a paused queue. Returns whether it was paused.
+    /// Resumes a paused queue. Returns whether the queue was paused.
     ///
     /// # Errors
     /// The name is invalid, or the database is away.
@@ -379,7 +380,8 @@ impl Client {
     }
 }
 
-// Implemented by hand: a derive would require `Debug` and `Copy` of the machine itself.
+// These traits are implemented by hand, because a derive would require `Debug` and `Copy` of the
+// machine type.
 impl<M> fmt::Debug for Enqueued<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Enqueued")
@@ -445,7 +447,7 @@ fn settled_as<M: Machine>(id: Id<M>, end: End) -> Result<Settled<M>, Error> {
     Ok(Settled { id, result })
 }
 
-/// An enqueue that happens when this is awaited.
+/// A request to enqueue an instance. Awaiting it inserts the instance.
 #[must_use = "nothing is enqueued until this is awaited"]
 pub struct Enqueue<'c, M: Machine> {
     client: &'c Client,

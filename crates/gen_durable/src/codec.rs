@@ -52,7 +52,8 @@ pub(crate) fn decode_step<S: DeserializeOwned>(
 }
 
 /// Decodes the step that an upgrade returned. Returns it together with its data in the form of the
-/// row. Null means either a unit variant without data, or the data null itself: `Maybe(None)`.
+/// row. If `data` is null, the step is either a unit variant without data, or a variant with the
+/// data null: `Maybe(None)`.
 pub(crate) fn decode_upgraded_step<S: DeserializeOwned>(
     name: &str,
     data: &serde_json::Value,
@@ -85,8 +86,8 @@ pub(crate) fn encode<T: Serialize + DeserializeOwned>(
 }
 
 /// Checks that JSON with a null in it can be decoded again. JSON has no NaN and no infinity:
-/// serde_json writes them as null, and a number cannot be read from null. Decoding here fails the
-/// step that produced the value instead of the next one.
+/// serde_json writes them as null, and a number cannot be read from null. This check fails the step
+/// that produced the value, instead of the next step that reads it.
 pub(crate) fn check_nulls(
     what: &str,
     text: &str,
@@ -102,8 +103,8 @@ pub(crate) fn check_nulls(
     })
 }
 
-/// Checks JSON for contents that Postgres would refuse. Refusing them here fails a single step
-/// instead of a whole batch.
+/// Checks JSON for contents that Postgres would reject. This check fails a single step instead of a
+/// whole batch of step results.
 pub(crate) fn check_json(what: &str, text: &str, bytes_max: usize) -> Result<(), StepError> {
     if text.len() > bytes_max {
         let message = format!(
@@ -154,7 +155,8 @@ pub(crate) fn delay_seconds(delay: std::time::Duration) -> f64 {
     delay.as_secs_f64().min(DELAY_SECONDS_MAX)
 }
 
-/// Returns how deep JSON is nested. Short texts are not searched: every level needs two characters.
+/// Returns how deep JSON is nested. Does not search short texts, since every level needs two
+/// characters.
 fn nesting(text: &str) -> usize {
     if text.len() <= 2 * NESTING_MAX {
         return 0;
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_counted_outside_strings() {
+    fn the_nesting_of_json_counts_brackets_only_outside_strings() {
         let filler = " ".repeat(2 * NESTING_MAX);
         assert_eq!(
             nesting(&format!(
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escaped_nul_is_found_and_an_escaped_backslash_is_not_one() {
+    fn holds_nul_finds_an_escaped_nul_and_ignores_u0000_after_an_escaped_backslash() {
         assert!(holds_nul(&serde_json::to_string("a\0b").unwrap()));
         assert!(holds_nul(r#""\\\u0000""#));
         assert!(!holds_nul(&serde_json::to_string("\\u0000").unwrap()));

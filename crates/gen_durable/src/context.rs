@@ -30,22 +30,22 @@ pub struct Context<'a, M: Machine> {
     /// The number of earlier runs of this step that did not complete it: they failed, asked for a
     /// retry, or their worker crashed.
     pub attempt: u32,
-    /// The number of earlier runs that failed. [`Policy::attempts`](crate::Policy::attempts) limits
-    /// this number.
+    /// The number of earlier runs of this step that failed.
+    /// [`Policy::attempts`](crate::Policy::attempts) limits this number.
     pub failures: u32,
     /// The database time at which the step was claimed. It is the only clock of the engine, so
     /// tests can move it.
     pub now: Timestamp,
     pub(crate) row: &'a Claimed,
     pub(crate) installation: &'a str,
-    /// Whether the step began a transaction of its own through this context. If so, a driver error
-    /// may mean that the engine's own database is away.
+    /// Whether the step began a transaction of its own through this context. If so, an error of the
+    /// database driver may mean that the engine's own database cannot be reached.
     pub(crate) began: AtomicBool,
     pub(crate) pool: &'a Pool,
-    /// The inbox as it was when this run began.
+    /// The inbox of the instance as it was when this run of the step began.
     pub(crate) signals: &'a [ReceivedSignal],
-    /// Reports whether this run still has its claim. The database is read only for a step that
-    /// calls `cancelled` or `is_cancelled`.
+    /// Watches whether this run still has its claim. The worker reads the database for it only if
+    /// the step calls `cancelled` or `is_cancelled`.
     pub(crate) token: Token,
     pub(crate) phase: &'a Arc<Phase>,
 }
@@ -55,8 +55,8 @@ impl<M: Machine> Context<'_, M> {
     /// different for every other step, instance and installation. Pass it to external systems, so
     /// that they count a repeated call once.
     ///
-    /// It consists of the random installation id of the schema, the machine's name in the row (rows
-    /// from before a rename keep their keys), the instance and the entry of the step.
+    /// The key consists of the random installation id of the schema, the machine's name in the row
+    /// (rows from before a rename keep their keys), the instance and the entry of the step.
     pub fn idempotency_key(&self) -> String {
         format!(
             "{}/{}/{}/{}",
@@ -64,10 +64,10 @@ impl<M: Machine> Context<'_, M> {
         )
     }
 
-    /// Returns the number of this claim. It rises with every claim of an instance, and from
-    /// instance to instance within a lane or a partition. An external store that remembers the
-    /// largest token so far can reject a late write of a worker that was suspended and has lost its
-    /// claim. Steps that run ahead on the same claim share one token.
+    /// Returns the fencing token of this claim. A later claim of the same instance, lane or
+    /// partition key has a larger token. An external store that remembers the largest token so far
+    /// can reject a late write of a worker that was suspended and has lost its claim. Steps that
+    /// run ahead on the same claim share one token.
     pub fn fencing_token(&self) -> i64 {
         self.row.fencing_token
     }

@@ -144,7 +144,8 @@ impl StdError for Error {
 /// The error of a step. Any error converts to it by `?`, and means "try again". To fail without
 /// another attempt, use [`fatal`] or [`or_fatal`](OrFatal::or_fatal).
 ///
-/// It does not implement `Error` itself, because the blanket `From` would then conflict.
+/// `StepError` does not implement `Error`, because its blanket `From` would then conflict with the
+/// one of the standard library.
 pub struct StepError {
     source: Source,
     fatal: bool,
@@ -157,12 +158,12 @@ impl StepError {
         self.fatal
     }
 
-    /// Returns the delay until the next run, if the step postponed itself.
+    /// Returns the delay until the next run, if the step returned [`postpone`].
     pub(crate) fn postponed_by(&self) -> Option<Duration> {
         self.postponed_by
     }
 
-    /// Returns the error that it was made from, and the chain of its causes.
+    /// Returns the error that this one was made from, and the chain of its causes.
     pub(crate) fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
         let first: &(dyn StdError + 'static) = self.source.as_ref();
         std::iter::successors(Some(first), |error| (*error).source())
@@ -259,7 +260,8 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let message = error.to_string();
-        // Many errors already contain the text of their cause.
+        // Skips a cause if the text already contains it: many errors include the text of their
+        // cause.
         if !text.contains(&message) {
             text.push_str(": ");
             text.push_str(&message);

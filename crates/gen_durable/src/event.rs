@@ -34,7 +34,7 @@ pub trait Event: Data {
     /// outlives the code.
     const NAME: &'static str;
     /// The version of the payload's shape. If the shape changes, raise the version; `upgrade` then
-    /// reads the older ones.
+    /// converts payloads of older versions.
     const VERSION: u16 = 1;
     /// Converts a payload of an older version to the current shape. By default the payload is used
     /// unchanged.
@@ -104,9 +104,9 @@ pub struct Recorded<E> {
     pub position: i64,
     /// The database time at which the event was recorded.
     pub at: Timestamp,
-    /// The instance that recorded it; `None` if a caller did.
+    /// The instance that recorded the event; `None` if a caller recorded it.
     pub instance: Option<i64>,
-    /// The step that recorded it; `None` if a caller did.
+    /// The step that recorded the event; `None` if a caller recorded it.
     pub step: Option<String>,
     /// The headers that were recorded with the event.
     pub headers: Option<serde_json::Value>,
@@ -119,7 +119,7 @@ pub struct Recorded<E> {
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields have the names of the columns.
 pub struct EventRow {
-    /// `None`: its transaction has committed, and no position has been assigned yet.
+    /// The log position; `None` if no worker has assigned a position yet.
     pub position: Option<i64>,
     pub arrival_no: i64,
     pub tenant: String,
@@ -150,7 +150,7 @@ impl NewEvent {
     /// that created it.
     pub(crate) fn new<E: Event>(tenant: String, event: &E) -> Result<NewEvent, StepError> {
         codec::check_name("an event's name", E::NAME, 1, NAME_BYTES_MAX).map_err(fatal)?;
-        // No size limit here: only the pool that writes the row knows the limit.
+        // This function checks no size limit: only the pool that writes the row knows the limit.
         let text = codec::encode("the event", event, usize::MAX)?;
         let payload = RawValue::from_string(text).map_err(fatal)?;
         Ok(NewEvent {
@@ -172,7 +172,7 @@ impl NewEvent {
     }
 }
 
-/// An event that is recorded when this is awaited.
+/// A request to record an event. Awaiting it records the event.
 #[must_use = "nothing is recorded until this is awaited"]
 pub struct Record<'c, E: Event> {
     client: &'c Client,
@@ -221,7 +221,11 @@ impl<'c, E: Event> Record<'c, E> {
     }
 }
 
-fn prepared(fact: Result<NewEvent, StepError>, client: &Client, name: &str) -> Result<NewEvent, Error> {
+fn prepared(
+    fact: Result<NewEvent, StepError>,
+    client: &Client,
+    name: &str,
+) -> Result<NewEvent, Error> {
     let refused = |error: StepError| Error::invalid(format!("cannot record {name}: {error}"));
     let fact = fact.map_err(refused)?;
     fact.check(client.pool().limits().payload_bytes_max)
@@ -252,7 +256,7 @@ impl<E: Event> fmt::Debug for Record<'_, E> {
     }
 }
 
-/// Events that are recorded when this is awaited.
+/// A request to record events. Awaiting it records the events.
 #[must_use = "nothing is recorded until this is awaited"]
 pub struct RecordAll<'c> {
     client: &'c Client,

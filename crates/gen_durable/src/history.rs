@@ -11,26 +11,29 @@ use crate::{engine::execute::Decision, store::row::Claimed};
 /// [`Job::HISTORY`](crate::Job::HISTORY). Acts from outside (a cancel, the loss of a worker, an
 /// operator's retry) are recorded in any case.
 ///
-/// An entry is one row, written by the commit that it describes. It is kept as long as its
-/// instance, up to the last 1,000 commits per instance. `durable show` and
-/// [`Inspect::history`](crate::Inspect::story) read it.
+/// An entry is one row, inserted by the commit that it describes. The engine keeps the entries of
+/// the last 1,000 commits of an instance, until the instance is deleted. `durable show` and
+/// [`Inspect::history`](crate::Inspect::history) read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum HistoryPolicy {
-    /// One entry per commit. The default of a machine.
+    /// Records one entry per commit. The default of a machine.
     All,
-    /// Only retries, failures and stops. The default of a job.
+    /// Records only results without progress: retries, failures, outages, stuck instances, and the
+    /// end of an instance by `fail`. The default of a job.
     Failures,
-    /// No entries: for large numbers of instances with no need for a history.
+    /// Records no step results: for large numbers of instances that need no history.
     Off,
 }
 
 /// The commit number from which on the history of an instance is trimmed.
 const TRIM_FROM: i64 = 1_000;
-/// The trim runs once per this many commits: in the commit that reaches the multiple, and in the
-/// one after it, because the first may not be the commit of a step.
+/// A commit trims the history once per this many commits of an instance: in the commit with a
+/// multiple of this number, and in the commit after it, because the first of the two may be a
+/// deadline, which does not trim.
 const TRIM_EVERY: i64 = 100;
 
-/// The history entry of one step result, in the JSON form that `gen_durable._record_result_history` reads.
+/// The history entry of one step result, in the JSON form that `gen_durable._record_result_history`
+/// reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct HistoryRecord {
     /// The step that ran. `None`: no entry is written, and the history is only trimmed.
@@ -40,7 +43,7 @@ pub(crate) struct HistoryRecord {
     pub(crate) attempt: u32,
     /// The duration of the step, in seconds.
     pub(crate) took: f32,
-    /// The failure that a handler recovered from, if the row itself does not keep it.
+    /// The failure that a handler recovered from, if `last_error` of the instance does not keep it.
     #[serde(rename = "error", skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
     #[serde(serialize_with = "shared")]
@@ -53,7 +56,11 @@ fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Err
 
 impl HistoryRecord {
     /// Returns the history entry for a decision, or `None` if the machine does not record it.
-    pub(crate) fn of(row: &Claimed, decision: &Decision, worker: &Arc<str>) -> Option<Box<HistoryRecord>> {
+    pub(crate) fn of(
+        row: &Claimed,
+        decision: &Decision,
+        worker: &Arc<str>,
+    ) -> Option<Box<HistoryRecord>> {
         let went_wrong = decision.failure.is_some()
             || matches!(
                 decision.outcome,

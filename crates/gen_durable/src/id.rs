@@ -1,5 +1,5 @@
-//! Names and ids. No bare string or integer appears in a signature: an id is typed by its machine,
-//! and a queue is a constant.
+//! Names and ids. Signatures of the API take no bare string or integer for them: the type of an id
+//! contains the machine, and a queue is a constant.
 
 use std::{fmt, hash, marker::PhantomData};
 
@@ -10,8 +10,8 @@ pub(crate) const QUEUE_NAME_BYTES_MAX: usize = 63;
 /// The longest name of a machine, step or tenant, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 200;
 
-/// A queue: a share of the work with its own workers and limits. It is declared as a constant, so
-/// that an invalid name does not compile.
+/// A queue: a share of the instances, with its own limits, that a worker serves or does not serve.
+/// Declare it as a constant, so that an invalid name does not compile.
 ///
 /// ```
 /// use gen_durable::Queue;
@@ -122,11 +122,11 @@ pub enum Status {
     AwaitingSignal,
     /// Waiting for its children to settle.
     AwaitingChildren,
-    /// In a lane, behind its head. Or: just promoted to the head, and started by the worker that
-    /// ran its predecessor.
+    /// In a lane, behind the head; or the head of a lane, if the lane worker runs it without a
+    /// claim.
     Queued,
-    /// Set aside for an operator: the build that claimed it could not decode it, or its worker
-    /// crashed too often while it ran.
+    /// Set aside for an operator: a build could not decode the instance, or too many workers
+    /// crashed while they ran it.
     Stuck,
     /// Settled with a result.
     Done,
@@ -157,7 +157,7 @@ impl Status {
         }
     }
 
-    /// All statuses, in the order of an instance's life.
+    /// All statuses, the live ones first.
     pub const ALL: [Status; 9] = [
         Status::Runnable,
         Status::Executing,

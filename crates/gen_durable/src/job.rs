@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::{
     context::Context,
     error::StepError,
+    history::HistoryPolicy,
     id::Queue,
     lane::Lane,
     machine::{Data, Machine},
     policy::Policy,
     signal::KeyScope,
-    history::HistoryPolicy,
     transition::{Outcome, done},
 };
 
@@ -47,7 +47,8 @@ pub trait Job: Data {
     const VERSION: u16 = 1;
     /// The queue of new instances, unless the enqueue names another one.
     const QUEUE: Queue = Queue::DEFAULT;
-    /// How much history is kept for its instances: by default only failures.
+    /// How much history the engine records for instances of this job: by default only retries and
+    /// failures.
     const HISTORY: HistoryPolicy = HistoryPolicy::Failures;
     /// The application state that the host passes to every run.
     type App: Send + Sync + 'static;
@@ -90,7 +91,7 @@ pub trait Job: Data {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Run {
-    /// The step itself.
+    /// The only step of the job.
     #[default]
     Run,
 }

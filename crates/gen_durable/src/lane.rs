@@ -42,7 +42,8 @@ impl Lane {
     }
 
     /// Returns this lane of a tenant, for [`Operate`](crate::Operate) and
-    /// [`Inspect`](crate::Inspect). An enqueue sets its tenant itself.
+    /// [`Inspect`](crate::Inspect). An enqueue does not need this call: it uses the tenant of the
+    /// new instance.
     pub fn of(&self, tenant: impl fmt::Display) -> LaneKey {
         LaneKey::new(&self.key).of(tenant)
     }

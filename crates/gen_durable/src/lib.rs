@@ -1,21 +1,21 @@
 #![doc = include_str!("../../../README.md")]
 
 // Types that a user implements or returns from a step.
-mod new_instance;
 mod calendar;
 mod children;
 mod context;
 mod error;
 mod event;
+mod history;
 mod id;
 mod job;
 mod lane;
-mod send_signal;
 mod machine;
+mod new_instance;
 mod policy;
 mod projection;
+mod send_signal;
 mod signal;
-mod history;
 mod transition;
 
 // Calls that a user makes from outside a step.
@@ -33,18 +33,17 @@ mod engine;
 mod unknown;
 mod wake;
 
-// The store. All SQL of the crate is below this module.
+// The store. This module contains all SQL of the crate.
 mod store;
 
 #[cfg(feature = "testing")]
 mod testing;
 
 #[cfg(feature = "testing")]
-pub use testing::{Lab, LabDatabase, DrainStats};
+pub use testing::{DrainStats, Lab, LabDatabase};
 
 pub use admin::{Projections, RunRequest, RunsRequest};
 pub use audit::{Audit, AuditEntry};
-pub use new_instance::{NewInstance, IntoNewInstance};
 pub use calendar::{Cycle, Due, MisfirePolicy, Occurrence, Period};
 pub use children::{Child, ChildrenCounts, ChildrenPage};
 pub use client::{Client, Enqueue, Enqueued, Settled};
@@ -52,44 +51,50 @@ pub use context::Context;
 pub use engine::{Engine, EngineBuilder, Has, Health, InstanceFailure, RunningEngine};
 pub use error::{Error, Failure, OrFatal, StepError, fatal, postpone};
 pub use event::{Event, EventRow, Events, Record, RecordAll, Recorded};
+pub use history::HistoryPolicy;
 pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
 pub use lane::{Lane, LaneKey};
-pub use send_signal::{Delivery, OutgoingSignal, SendSignal, SignalAll, SignalOrStart, SignalOrStarted, signal_to};
-pub use log::Log;
+pub use log::{Log, TrimLog};
 pub use machine::{Data, Machine, Stored, shape, variant_names};
-pub use operate::{UntypedAddress, UntypedInstance, Operate};
+pub use new_instance::{IntoNewInstance, NewInstance};
+pub use operate::{Operate, UntypedAddress, UntypedInstance};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
-pub use projection::{Digest, OnVersionChange, PoisonPolicy, ProjectionContext, Projection};
+pub use projection::{Digest, OnVersionChange, PoisonPolicy, Projection, ProjectionContext};
+pub use send_signal::{
+    Delivery, OutgoingSignal, SendSignal, SignalAll, SignalOrStart, SignalOrStarted, signal_to,
+};
 pub use settings::{Retention, Settings};
-pub use signal::{Address, ReceivedSignal, KeyScope, Signal, Signals};
+pub use signal::{Address, KeyScope, ReceivedSignal, Signal, Signals};
 pub use store::{
     audit::AuditRecord,
     doctor::{Snapshot, TableInfo},
     explain::{Blocker, Explanation, PendingChild, Relations},
     family::{ChildInfo, Children, InboxSignal},
     flow::Edge,
-    inspect::{Count, Filter, Inspect, Instance, QueueInfo, NoWorkerFor, WorkerInfo},
+    history::{HistoryCursor, HistoryEntry},
+    inspect::{Count, Filter, Inspect, Instance, NoWorkerFor, QueueInfo, WorkerInfo},
+    keyed::{KeyFilter, LaneInfo, LanePage, PartitionInfo},
     migrate::{MigrationStatus, Migrations},
     oversight::ScopeFilter,
     pool::Pool,
-    pulse::{Arrived, Backlog, Estimate, Finished, FailureGroup},
+    pulse::{Arrived, Backlog, Estimate, FailureGroup, Finished},
     runs::{ProjectionRun, RunKind},
     scopes::{ProjectionFailure, ProjectionInfo},
-    search::{SearchHit, Page, Search},
+    search::{Page, Search, SearchHit},
     step_tx::StepTx,
-    history::{HistoryEntry, HistoryCursor},
     target::DEFAULT_SCHEMA,
-    keyed::{KeyFilter, LaneInfo, LanePage, PartitionInfo},
     tx::{Transaction, Tx},
 };
-pub use history::HistoryPolicy;
 pub use timetable::{
-    Findings, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerCursor,
-    TimerPage, Timers, TimerSelection,
+    Findings, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerCursor, TimerFilter, TimerInfo,
+    TimerPage, TimerSelection, Timers,
 };
-pub use transition::{Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, fail, wait_for};
+pub use transition::{
+    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, fail, next, retry_after, sleep,
+    sleep_until, spawn, wait_for,
+};
 
 /// Compiles and runs the programs of the guides together with the documentation tests.
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
 //! Reading and trimming event logs.
 
-use std::time::Duration;
+use std::{future::Future, pin::Pin, time::Duration};
 
 use crate::{
     codec,
@@ -76,8 +76,8 @@ impl Log {
         rows.into_iter().map(decoded).collect()
     }
 
-    /// Returns the events that an instance recorded, by their arrival number, after this one; also
-    /// those without a position yet.
+    /// Returns the events that an instance recorded, in the order of their arrival numbers, after
+    /// the arrival number `after`; also events without a position.
     ///
     /// # Errors
     /// The database is away.
@@ -125,7 +125,7 @@ impl Log {
     ///
     /// # Errors
     /// The tenant's name is invalid, or the database is away.
-    pub async fn place(&self, tenant: &str) -> Result<i64, Error> {
+    pub async fn assign_positions(&self, tenant: &str) -> Result<i64, Error> {
         let tenants = vec![named(tenant)?];
         let act = move |connection: std::rc::Rc<Connection>| async move {
             events::place(&connection, &tenants, true).await
@@ -138,30 +138,22 @@ impl Log {
         Ok(placed.iter().map(|(_, count)| count).sum())
     }
 
-    /// Deletes events of a tenant up to this position that are older than this. It never deletes
-    /// the last event, nor an event that a projection or a run of the tenant has not read yet. A
-    /// projection of other tenants that has not begun with this tenant counts as one that has read
-    /// nothing. Returns the number of deleted events. Deleted events cannot be replayed: a rebuild
-    /// of a trimmed log halts.
+    /// Deletes events of a tenant up to the position `to` that are older than `older_than`. It
+    /// never deletes the last event, nor an event that a projection or a run of the tenant has not
+    /// read yet, unless [`force`](TrimLog::force) is set. A projection that has scopes for other
+    /// tenants only counts as one that has read nothing of this log. Returns the number of deleted
+    /// events. Deleted events cannot be replayed: a rebuild of a trimmed log halts.
     ///
     /// # Errors
     /// The tenant's name is invalid, or the database is away.
-    pub async fn trim(&self, tenant: &str, to: i64, older_than: Duration) -> Result<i64, Error> {
-        self.trim_with(tenant, to, older_than, false).await
-    }
-
-    /// Deletes like [`trim`](Log::trim), and also events that projections have not read yet. A
-    /// projection that still needs one of them halts.
-    ///
-    /// # Errors
-    /// The tenant's name is invalid, or the database is away.
-    pub async fn trim_anyway(
-        &self,
-        tenant: &str,
-        to: i64,
-        older_than: Duration,
-    ) -> Result<i64, Error> {
-        self.trim_with(tenant, to, older_than, true).await
+    pub fn trim(&self, tenant: &str, to: i64, older_than: Duration) -> TrimLog<'_> {
+        TrimLog {
+            log: self,
+            tenant: tenant.to_owned(),
+            to,
+            older_than,
+            force: false,
+        }
     }
 
     async fn trim_with(
@@ -169,7 +161,7 @@ impl Log {
         tenant: &str,
         to: i64,
         older_than: Duration,
-        abandon: bool,
+        force: bool,
     ) -> Result<i64, Error> {
         let (tenant, mut count) = (named(tenant)?, 0);
         let older_seconds = (!older_than.is_zero()).then(|| codec::delay_seconds(older_than));
@@ -181,7 +173,7 @@ impl Log {
                     tenant: &tenant,
                     to,
                     older_seconds,
-                    abandon,
+                    force,
                     followers,
                     limit: TRIM_BATCH,
                 };
@@ -242,4 +234,43 @@ fn decoded<E: Event>(row: EventRow) -> Result<Recorded<E>, Error> {
         event: <E as Events>::decode(&row.name, version, &row.payload)
             .map_err(|error| shape(error.to_string()))?,
     })
+}
+
+/// A request to trim a log. Awaiting it sends the request: `log.trim("acme", 100,
+/// DAY).force().await`.
+#[must_use = "a trim does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct TrimLog<'l> {
+    log: &'l Log,
+    tenant: String,
+    to: i64,
+    older_than: Duration,
+    force: bool,
+}
+
+impl TrimLog<'_> {
+    /// Also deletes events that projections have not read yet. A projection that still needs a
+    /// deleted event halts.
+    pub fn force(mut self) -> Self {
+        self.force = true;
+        self
+    }
+}
+
+impl<'l> IntoFuture for TrimLog<'l> {
+    type Output = Result<i64, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'l>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let TrimLog {
+                log,
+                tenant,
+                to,
+                older_than,
+                force,
+            } = self;
+            log.trim_with(&tenant, to, older_than, force).await
+        })
+    }
 }

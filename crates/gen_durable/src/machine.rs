@@ -8,12 +8,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     context::Context,
     error::{Failure, StepError, fatal},
+    history::HistoryPolicy,
     id::Queue,
     lane::Lane,
     policy::Policy,
     signal::{Address, KeyScope},
-    history::HistoryPolicy,
-    transition::{Outcome, retry_after, fail},
+    transition::{Outcome, fail, retry_after},
 };
 
 /// Any type that the engine can store in a row.
@@ -71,8 +71,8 @@ pub trait Machine: Data {
     const UPGRADES_FROM: &'static [u16] = &[];
     /// The queue of new instances, unless the enqueue names another one.
     const QUEUE: Queue = Queue::DEFAULT;
-    /// How much history is kept for its instances: by default one entry per commit. [`HistoryPolicy::Off`]
-    /// saves one small row per step.
+    /// How much history the engine records for instances of this machine: by default one entry per
+    /// commit. [`HistoryPolicy::Off`] saves one small row per step.
     const HISTORY: HistoryPolicy = HistoryPolicy::All;
     /// The application state that the host passes to every step, such as clients and configuration.
     type App: Send + Sync + 'static;
@@ -160,8 +160,8 @@ pub trait Machine: Data {
     }
 
     /// Converts a row that an older version wrote (one of
-    /// [`UPGRADES_FROM`](Machine::UPGRADES_FROM)) to the current shape. It runs before the row is
-    /// decoded with serde.
+    /// [`UPGRADES_FROM`](Machine::UPGRADES_FROM)) to the current shape. The engine calls it before
+    /// it decodes the row with serde.
     ///
     /// # Errors
     /// The row cannot be converted. The instance is set aside as stuck; its row stays unchanged.
@@ -170,8 +170,8 @@ pub trait Machine: Data {
         Err(fatal(format!("no upgrade from version {from}")))
     }
 
-    /// Whether a step can change `self`. The step of a job cannot, so the state of a job is written
-    /// only once.
+    /// Whether a step can change `self`. The step of a job cannot, so only the enqueue writes the
+    /// state of a job.
     #[doc(hidden)]
     const STATE_CHANGES: bool = true;
 }

@@ -20,11 +20,12 @@ use crate::{
 /// The longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 512;
 
-/// A new instance with its options: `NewInstance::new(SendReceipt { order }).priority(1).after(HOUR)`.
+/// A new instance with its options: `NewInstance::new(SendReceipt { order
+/// }).priority(1).after(HOUR)`.
 #[must_use = "a new instance does nothing until it is spawned or enqueued"]
 pub struct NewInstance {
-    /// The row to insert. It is encoded at once, so that an instance that cannot be stored fails
-    /// the caller or step that created it.
+    /// The row to insert. The constructor encodes it, so that an instance that cannot be stored
+    /// fails the caller or step that created it.
     pub(crate) new: Result<New, StepError>,
 }
 
@@ -63,8 +64,8 @@ pub(crate) struct New {
 }
 
 impl New {
-    /// Returns whether the instance has a key, a partition key or a lane. Its insert then needs
-    /// more than a plain `INSERT`.
+    /// Returns whether the instance has a key, a partition key or a lane, so that a plain `INSERT`
+    /// is not enough.
     pub(crate) fn is_keyed(&self) -> bool {
         self.key.is_some() || self.partition.is_some() || self.lane.is_some()
     }
@@ -78,20 +79,6 @@ impl New {
     }
 }
 
-/// Creates a new instance, to set its options before it is spawned or enqueued by a transition.
-pub fn new_instance<M: Machine>(machine: M) -> NewInstance {
-    NewInstance {
-        new: encode::<M>(machine, None),
-    }
-}
-
-/// Creates a new instance that begins at `step` instead of the default step.
-pub fn birth_at<M: Machine>(machine: M, step: M::Step) -> NewInstance {
-    NewInstance {
-        new: encode::<M>(machine, Some(step)),
-    }
-}
-
 pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<New, StepError> {
     let named = |what: &str, text: &str, bytes_min, bytes_max| {
         codec::check_name(what, text, bytes_min, bytes_max).map_err(fatal)
@@ -99,8 +86,8 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     named("a machine's name", M::NAME, 1, NAME_BYTES_MAX)?;
     let (step, data) = codec::encode_step(&step.unwrap_or_default())?;
     named("a step's name", &step, 1, NAME_BYTES_MAX)?;
-    // serde writes an internally tagged enum as a map too. Without this check its tag would be
-    // stored as the name of the step.
+    // serde writes an internally tagged enum as a map too. Without this check the row would store
+    // the name of the tag as the name of the step.
     if !variant_names::<M::Step>().contains(&step.as_str()) {
         return Err(fatal(format!(
             "the steps of {} must be an enum with serde's derived form",
@@ -123,7 +110,7 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
             codec::decode_step::<M::Step>(&step, Some(data)).map(drop)
         })?;
     }
-    // No size limit here: only the pool that writes the row knows the limit.
+    // This function checks no size limit: only the pool that writes the row knows the limit.
     let state =
         RawValue::from_string(codec::encode("its state", &machine, usize::MAX)?).map_err(fatal)?;
     Ok(New {
@@ -148,6 +135,19 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
 }
 
 impl NewInstance {
+    /// Creates an instance that begins at the default step of its machine.
+    pub fn new<M: Machine>(machine: M) -> NewInstance {
+        NewInstance {
+            new: encode::<M>(machine, None),
+        }
+    }
+    /// Creates an instance that begins at `step`.
+    pub fn starting_at<M: Machine>(machine: M, step: M::Step) -> NewInstance {
+        NewInstance {
+            new: encode::<M>(machine, Some(step)),
+        }
+    }
+
     fn with(mut self, change: impl FnOnce(&mut New)) -> Self {
         if let Ok(new) = &mut self.new {
             change(new);

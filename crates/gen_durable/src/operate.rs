@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::{
-    new_instance::KEY_BYTES_MAX,
     codec,
     error::{Error, Kind, storable},
     id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue, Status},
+    new_instance::KEY_BYTES_MAX,
     send_signal::delivered,
     signal::{Address, KeyScope},
     store::{
@@ -29,9 +29,10 @@ use crate::{
 /// The address of an instance of any machine, by id or by key: `Address::Id(Id::from_raw(7))`.
 pub type UntypedAddress = Address<()>;
 
-/// Calls on instances without their Rust types. The checks of the typed calls at compile time do
-/// not apply here: an instance at a step that no live worker knows is not claimed until such a
-/// worker starts, and one with a state that cannot be decoded is set aside as stuck.
+/// Calls on instances without their Rust types. The compiler does not check these calls as it
+/// checks the typed calls: workers do not claim an instance at a step that no live worker knows
+/// until such a worker starts, and they set an instance with a state that cannot be decoded aside
+/// as stuck.
 #[derive(Debug, Clone)]
 pub struct Operate {
     pool: Pool,
@@ -101,12 +102,12 @@ impl UntypedInstance {
 }
 
 impl Operate {
-    /// Creates the calls on a pool.
+    /// Creates an `Operate` that sends its calls through this pool.
     pub fn new(pool: Pool) -> Operate {
         Operate { pool }
     }
 
-    /// Sends a signal with a JSON payload. Returns whether it is new to its target.
+    /// Sends a signal with a JSON payload. Returns whether the signal is new to its target.
     ///
     /// # Errors
     /// The target does not exist or has settled, its inbox is full, or the payload is not valid
@@ -139,7 +140,12 @@ impl Operate {
     ///
     /// # Errors
     /// The instance does not exist, or the database is away.
-    pub async fn cancel(&self, to: UntypedAddress, why: &str, subtree: bool) -> Result<bool, Error> {
+    pub async fn cancel(
+        &self,
+        to: UntypedAddress,
+        why: &str,
+        subtree: bool,
+    ) -> Result<bool, Error> {
         let called = format!("{to:?}");
         let (to, why) = (target(to)?, storable(why));
         let answer = self
@@ -221,8 +227,8 @@ impl Operate {
     }
 
     /// Runs a failed, cancelled or stuck instance again at once: from its current step, or from
-    /// another step with its data (JSON). Its attempts restart at zero. From its current step it is
-    /// the same entry of the step, with the same idempotency key.
+    /// another step with its data (JSON). Its attempts restart at zero. A retry from the current
+    /// step has the same idempotency key as the failed run.
     ///
     /// An instance that had settled does not count again in the join of its parent, which has
     /// already counted it. Unconsumed signals are still in the inbox.
@@ -244,7 +250,7 @@ impl Operate {
             .apart(move |connection| async move {
                 let data = data.as_deref().map(RawValue::get);
                 let again = operate::retry(&connection, id, name.as_deref(), data).await?;
-                // Read the row only to explain the refusal.
+                // Reads the row only to explain why the retry was rejected.
                 let row = if again.is_none() {
                     inspect::one(&connection, id).await?
                 } else {

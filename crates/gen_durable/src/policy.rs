@@ -13,8 +13,8 @@ pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The policy for a failed step, as the default `handle` applies it, and the timeout of a step.
 ///
-/// If you implement `handle` yourself, it alone decides: no other limit applies to the number of
-/// failures.
+/// If you implement `handle` yourself, only your `handle` decides about retries: no other limit
+/// applies to the number of failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Fails the instance after this many failures of a step (20). Retries that the step asked for
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_doubles_and_is_capped_and_never_overflows() {
+    fn the_pause_between_retries_doubles_up_to_backoff_max_and_never_overflows() {
         let policy = Policy::default();
         let pauses: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX]
             .map(|n| policy.delay(n).as_secs())
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_shortens_a_pause_within_its_bound_and_differs_between_instances() {
+    fn jitter_shortens_the_pause_between_retries_within_its_bound_and_differs_between_instances() {
         let policy = Policy {
             backoff_first: 100 * SECOND,
             ..Policy::default()

@@ -15,21 +15,23 @@ use crate::{
 /// A read model that is derived from the events of a tenant. Register it with
 /// [`EngineBuilder::project`](crate::EngineBuilder::project).
 ///
-/// A batch of events, the writes of [`apply`](Projection::apply) through `cx.tx`, and the new
-/// position of the cursor are one transaction. So each event counts exactly once, whatever process
-/// crashes. Therefore `apply` must write only through `cx.tx`, and depend on the events alone: with
-/// a clock or random numbers, a rebuild has a different result.
+/// One transaction commits the writes of [`apply`](Projection::apply) through `cx.tx` for a batch
+/// of events, together with the new position of the scope. So each event counts exactly once, even
+/// if a worker crashes. Therefore `apply` must write only through `cx.tx`, and depend on the events
+/// alone: if it uses a clock or random numbers, a rebuild has a different result.
 pub trait Projection: Send + Sync + 'static {
     /// The name of the projection in the database.
     const NAME: &'static str;
-    /// The version of the projection's logic. After a change, the existing rows are those of the
-    /// old version, and a rebuild is offered: see [`on_version_change`](Projection::on_version_change).
+    /// The version of the projection's logic. Raise it when the logic changes. The existing rows
+    /// are then rows of an older version, and operators see that a rebuild is due: see
+    /// [`on_version_change`](Projection::on_version_change).
     const VERSION: u16 = 1;
-    /// Whether the key of its rows includes [`cx.generation`](ProjectionContext::generation). Readers then
-    /// ask `<schema>.generation(tenant, projection)` for the generation to read. Such a projection
-    /// can be rebuilt in a shadow while it is read, and verified.
+    /// Whether the key of the projection's rows includes
+    /// [`cx.generation`](ProjectionContext::generation). Readers then ask
+    /// `<schema>.generation(tenant, projection)` for the generation to read. Such a projection can
+    /// be rebuilt in a shadow while it is read, and verified.
     const GENERATIONS: bool = false;
-    /// The events that it reads.
+    /// The events that the projection reads.
     type Events: Events;
 
     /// Applies these events to the rows. Events arrive in order, without gaps, and once.
@@ -43,12 +45,15 @@ pub trait Projection: Send + Sync + 'static {
         cx: &mut ProjectionContext<'_>,
     ) -> impl Future<Output = Result<(), StepError>> + Send;
 
-    /// Deletes all rows of this tenant (and generation): before a rebuild in place, and after a
-    /// shadow was swapped in.
+    /// Deletes all rows of this tenant (and generation). The engine calls it before a rebuild in
+    /// place, and for the old generation after readers have moved to a new one.
     ///
     /// # Errors
     /// The transaction is rolled back, and the run fails.
-    fn clear(&self, cx: &mut ProjectionContext<'_>) -> impl Future<Output = Result<(), StepError>> + Send;
+    fn clear(
+        &self,
+        cx: &mut ProjectionContext<'_>,
+    ) -> impl Future<Output = Result<(), StepError>> + Send;
 
     /// Returns a digest of the rows of this tenant and generation, without the generation itself;
     /// use [`ProjectionContext::digest`]. Without a digest the projection cannot be verified.
@@ -84,11 +89,11 @@ pub trait Projection: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PoisonPolicy {
-    /// The projection of this tenant halts, visibly, until an operator
-    /// [retries](crate::Projections::retry) it.
+    /// The projection of this tenant halts until an operator [retries](crate::Projections::retry)
+    /// it.
     #[default]
     Halt,
-    /// The event is parked, visibly, and the projection continues. The event can be
+    /// The projection parks the event and continues with the next one. The event can be
     /// [retried](crate::Projections::redrive) separately.
     Park,
 }
@@ -97,18 +102,19 @@ pub enum PoisonPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnVersionChange {
-    /// It leaves the rows unchanged and reports them. Builds of the old version continue, and an
-    /// operator requests a rebuild.
+    /// The build leaves the rows unchanged and reports them. Builds of the old version continue,
+    /// and an operator requests a rebuild.
     #[default]
     Offer,
-    /// It requests the rebuild itself: in a shadow if the projection has generations, otherwise in
+    /// The build requests a rebuild: in a shadow if the projection has generations, otherwise in
     /// place.
     Rebuild,
-    /// It continues with the rows as they are.
+    /// The build continues with the rows as they are.
     Continue,
 }
 
-/// The context of a projection, with the transaction that also moves its cursor.
+/// The context of a call to a projection, with the transaction that also moves the position of the
+/// scope.
 #[non_exhaustive]
 pub struct ProjectionContext<'a> {
     /// The tenant of the events.

@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    new_instance::{self, New},
     client::{Client, Enqueue},
     codec,
     error::{Error, Kind, StepError, fatal},
     id::{Id, NAME_BYTES_MAX, Queue},
     machine::Machine,
+    new_instance::{self, New},
     signal::{Address, KeyScope, Signal},
     store::{
         fault::Fault,
@@ -61,7 +61,7 @@ impl SignalRow {
 /// A signal to be sent, with its options: `signal_to(id, Paid { cents: 990 }).once("evt-7")`.
 #[must_use = "a signal does nothing until it is sent or added to a transition"]
 pub struct OutgoingSignal {
-    /// The encoded signal. It is encoded at once, so that a signal that cannot be stored fails the
+    /// The encoded signal. `signal_to` encodes it, so that a signal that cannot be stored fails the
     /// caller or step that created it.
     pub(crate) sent: Result<SignalRow, StepError>,
 }
@@ -76,8 +76,8 @@ pub fn signal_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> Outgoin
     let machines = std::iter::once(S::To::NAME)
         .chain(S::To::FORMER_NAMES.iter().copied())
         .collect();
-    // No size limit here: only the pool of the caller, or of the step, that sends the signal knows
-    // it.
+    // This function checks no size limit: only the pool of the caller or step that sends the signal
+    // knows the limit.
     let sent = codec::encode(&format!("the signal {}", S::NAME), &signal, usize::MAX)
         .and_then(|text| RawValue::from_string(text).map_err(fatal))
         .map(|payload| SignalRow {
@@ -153,7 +153,8 @@ pub struct SignalOrStarted<M> {
     pub is_new: bool,
 }
 
-// Implemented by hand: a derive would require `Debug` and `Copy` of the machine itself.
+// These traits are implemented by hand, because a derive would require `Debug` and `Copy` of the
+// machine type.
 impl<M> fmt::Debug for SignalOrStarted<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SignalOrStarted {
@@ -190,7 +191,7 @@ impl Client {
     /// call starts one, with the signal in its inbox. Of concurrent callers, one starts the
     /// instance, and the signals of all of them are delivered.
     pub fn signal_or_start<S: Signal>(&self, machine: S::To, signal: S) -> SignalOrStart<'_, S> {
-        // `prepare` fills in the address: it is the machine's own key.
+        // `prepare` replaces this empty address by the machine's own key.
         let signal = signal_to(
             Address::Key {
                 key: String::new(),
@@ -207,7 +208,7 @@ impl Client {
     }
 }
 
-/// Signals that are sent when this is awaited.
+/// A request to send signals. Awaiting it sends the signals.
 #[must_use = "nothing is sent until this is awaited"]
 #[derive(Debug)]
 pub struct SignalAll<'c> {
@@ -216,8 +217,8 @@ pub struct SignalAll<'c> {
 }
 
 impl<'c> SignalAll<'c> {
-    /// Sends the signals in the caller's transaction: they are delivered if and only if it commits.
-    /// The rows of the targets stay locked until then.
+    /// Sends the signals in the caller's transaction: they are delivered if and only if the
+    /// transaction commits. The rows of the targets stay locked until then.
     ///
     /// # Errors
     /// A signal cannot be encoded or is too large, or the database refuses the statement.
@@ -288,7 +289,8 @@ fn deliveries(answers: Result<Vec<Answer>, Fault>, count: usize) -> Result<Vec<D
     Ok(answers.into_iter().map(Delivery::of).collect())
 }
 
-/// A signal that starts its target if no instance holds the key. It is sent when this is awaited.
+/// A request to send a signal that starts its target if no instance holds the key. Awaiting it
+/// sends the signal.
 #[must_use = "nothing is sent until this is awaited"]
 pub struct SignalOrStart<'c, S: Signal> {
     client: &'c Client,
@@ -427,7 +429,7 @@ impl<S: Signal> fmt::Debug for SignalOrStart<'_, S> {
     }
 }
 
-/// A signal that is sent when this is awaited.
+/// A request to send a signal. Awaiting it sends the signal.
 #[must_use = "nothing is sent until this is awaited"]
 pub struct SendSignal<'c, S: Signal> {
     client: &'c Client,

@@ -60,7 +60,7 @@ pub struct Settings {
     pub busy_poll: Duration,
     /// How often an engine polls for work after a minute without any (1 s).
     pub idle_poll: Duration,
-    /// How many steps of a queue run at once in this process, unless the queue has its own limit
+    /// How many steps of a queue run at once in this worker, unless the queue has its own limit
     /// (100).
     pub workers: usize,
     /// The timeout of a step, unless its policy sets another one (5 minutes). A step that runs
@@ -75,8 +75,8 @@ pub struct Settings {
     /// that Kubernetes grants by default.
     pub drain_timeout: Duration,
     /// How long done instances are kept (1 day). `None` keeps them without limit. The retention
-    /// also bounds a key with [`KeyScope::Ever`](crate::KeyScope::Ever): the key is free again when its
-    /// instance is deleted.
+    /// also bounds a key with [`KeyScope::Ever`](crate::KeyScope::Ever): the key is free again when
+    /// its instance is deleted.
     /// [`EngineBuilder::queue_retention`](crate::EngineBuilder::queue_retention) sets the retention
     /// of one queue.
     pub retention: Option<Duration>,
@@ -84,11 +84,11 @@ pub struct Settings {
     /// Stuck instances are kept until they are resolved.
     pub failed_retention: Option<Duration>,
     /// How often an engine reads timers that other processes have set (1 s). If the process that
-    /// set a timer ends before it is due, the timer fires at most this much late.
+    /// set a timer ends before the timer is due, the timer fires at most this much late.
     pub timer_refill: Duration,
     /// How many long overdue timers one process fires per second, for example after an outage
-    /// (1,000). Ten processes fire ten times as many. Timers that become due meanwhile still fire
-    /// on time.
+    /// (1,000). Ten processes fire ten times as many. Timers that become due in that time still
+    /// fire on time.
     pub overdue_per_second: u32,
     /// How long the rows of fired, missed and cancelled timers are kept, as well as finished runs
     /// and resolved failures of projections (30 days). `None` keeps them without limit.
@@ -105,11 +105,11 @@ pub struct Settings {
     pub payload_bytes_max: usize,
     /// How many transactions steps and callers may have open at once (10). Each uses its own
     /// connection, opened on first use; a further transaction waits up to 10 s for one. A step with
-    /// a long transaction delays the others: set this to at least the number of workers that hold
-    /// such transactions.
+    /// a long transaction delays other transactions: set this to at least the number of steps that
+    /// hold such transactions at once.
     pub transactions: usize,
-    /// How many projections of tenants this process advances at once (2). Each uses a connection
-    /// while it is active.
+    /// How many scopes (a projection of one tenant) this worker processes at once (2). Each uses a
+    /// connection while it is active.
     pub projectors: usize,
     /// The largest number of events that one call of a projection receives (500).
     pub projection_batch: usize,
@@ -121,8 +121,8 @@ pub struct Settings {
     pub run_ahead_steps: u32,
     /// How long an instance may run ahead on one claim (1 s).
     pub run_ahead_for: Duration,
-    /// Returns the current W3C trace context of the host at an enqueue. The instance keeps it, and
-    /// every step can read it.
+    /// A function that returns the current W3C trace context of the host. The engine calls it at an
+    /// enqueue; the instance keeps the trace context, and every step can read it.
     pub traceparent: Option<fn() -> Option<String>>,
 }
 
@@ -160,9 +160,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the age after which a row counts as a lost claim, if the database assigns it to this
-    /// worker and the worker does not know it: the response to the claim did not arrive. By this
-    /// age every claim statement in progress was either answered or given up.
+    /// Returns the age after which a claim counts as lost, if the row names this worker and the
+    /// worker does not know the claim: the response to the pick did not arrive. By this age every
+    /// pick has either returned or timed out.
     pub(crate) fn orphan_after(&self) -> Duration {
         self.statement_timeout + self.statement_timeout / 4
     }

@@ -53,7 +53,8 @@ use crate::{
 
 /// The number of rows claimed at once while draining.
 const DRAIN_BATCH: usize = 100;
-/// The limit of steps of one drain. A machine that never settles would otherwise drain without end.
+/// The largest number of steps of one drain, so that a machine that never settles does not drain
+/// without end.
 const DRAIN_STEPS_MAX: u32 = 1_000_000;
 
 /// How often a lab checks for cancels, if the running step uses `Context::cancelled`.
@@ -66,7 +67,7 @@ static LABS: AtomicU64 = AtomicU64::new(0);
 /// or a private server that it starts and stops itself), in its own schema, as the runtime role
 /// without DDL rights.
 ///
-/// Its methods panic on errors, as a test would by `unwrap`.
+/// The methods of a lab panic on errors, as `unwrap` in a test does.
 ///
 /// ```
 /// # use gen_durable::{Context, Job, Lab, SECOND, StepError};
@@ -283,7 +284,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .unwrap_or(u32::MAX)
     }
 
-    /// Runs only the next due step. Returns whether there was one.
+    /// Runs only the next due step. Returns whether a step was due.
     ///
     /// # Panics
     /// The database fails.
@@ -297,7 +298,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         true
     }
 
-    /// Moves the clock, and drains at every due time on the way.
+    /// Moves the clock forward by `by`, and drains at every due time on the way.
     ///
     /// # Panics
     /// The work does not end, or the database fails.
@@ -362,7 +363,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             lease::renew(&connection, &crashed, -1.0).await?;
             lease::reap(&connection, &crashed.id, 1, i16::MAX).await?;
             lease::release_expired(&connection, &crashed.id, 1).await?;
-            lease::bury(&connection, &crashed.id).await
+            lease::delete_expired_worker(&connection, &crashed.id).await
         })
         .await;
     }
@@ -467,7 +468,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let extra = rows.split_off(limit.min(rows.len()));
             let claims: Vec<_> = extra.iter().map(Claimed::claim).collect();
             if !claims.is_empty() {
-                pick::give_back(&connection, &claims).await?;
+                pick::release_claims(&connection, &claims).await?;
             }
             Ok(rows)
         })
@@ -563,7 +564,7 @@ impl<App> fmt::Debug for Lab<App> {
 
 impl<App> Drop for Lab<App> {
     fn drop(&mut self) {
-        // Best effort: a private server is removed as a whole when the process ends.
+        // Ignores errors of the drop: a private server is removed as a whole when the process ends.
         let _ = self.owner.post(Route::Apart, |connection| async move {
             let _ = lab::drop_schema(&connection).await;
         });

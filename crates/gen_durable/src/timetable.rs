@@ -6,7 +6,7 @@ mod read;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-pub use read::{Findings, TimerFilter, TimerCursor, TimerPage, TimerSelection};
+pub use read::{Findings, TimerCursor, TimerFilter, TimerPage, TimerSelection};
 
 use crate::{
     calendar::{Cycle, First},
@@ -45,11 +45,12 @@ pub struct TimerInfo {
     pub schedule: Option<String>,
     /// The cycle of a repeat or schedule.
     pub cycle: Option<String>,
-    /// The step at which the instance continues then.
+    /// The step that the instance runs at the due time.
     pub step: Option<String>,
     /// Whether the due time has passed.
     pub overdue: bool,
-    /// Whether a live worker can fire it: a schedule needs a live worker that has registered it.
+    /// Whether a live worker can fire the timer: a timer of a schedule needs a live worker that has
+    /// registered the schedule.
     pub served: bool,
     /// The database time of this read.
     pub now: Timestamp,
@@ -122,8 +123,8 @@ impl Timers {
     /// all later ones. Returns whether the cancel came in time.
     ///
     /// # Errors
-    /// There is no such timer, or it is the next occurrence of a schedule: pause the schedule
-    /// instead.
+    /// There is no timer with this number, or the timer is the next occurrence of a schedule: pause
+    /// the schedule instead.
     pub async fn cancel(&self, id: i64) -> Result<bool, Error> {
         let outcome = self
             .pool
@@ -161,17 +162,17 @@ pub struct ScheduleInfo {
     pub set_at: Option<Timestamp>,
     #[allow(missing_docs)]
     pub set_by: Option<String>,
-    /// The time at which it was paused, with the operator in `paused_by`.
+    /// The time at which the schedule was paused, with the operator in `paused_by`.
     pub paused_at: Option<Timestamp>,
     #[allow(missing_docs)]
     pub paused_by: Option<String>,
-    /// The time since which it has no further occurrence.
+    /// The time since which the schedule has no further occurrence.
     pub ended_at: Option<Timestamp>,
-    /// The error of its last occurrence, if that could not be started.
+    /// The error of the last occurrence, if it started no instance.
     pub last_error: Option<String>,
-    /// Whether a live worker has registered it. Otherwise it does not fire.
+    /// Whether a live worker has registered the schedule. Without one, the schedule does not fire.
     pub served: bool,
-    /// The hosts and process ids of up to ten live workers that have registered it.
+    /// The hosts and process ids of up to ten live workers that have registered the schedule.
     pub registered_by: Vec<(String, i32)>,
     /// The time zone of the cycle's calendar. `None`: this build cannot parse the cycle.
     pub zone: Option<String>,
@@ -191,15 +192,15 @@ pub struct ScheduleRun {
     pub due: Timestamp,
     /// `fired` or `missed`.
     pub state: String,
-    /// The time at which it was fired or found missed.
+    /// The time at which the occurrence fired or was found missed.
     pub ended: Timestamp,
-    /// The instance that it started.
+    /// The instance that the occurrence started.
     pub instance: Option<i64>,
     /// The status of that instance, if its row still exists.
     pub status: Option<String>,
-    /// The number of missed occurrences that it replaced.
+    /// The number of missed occurrences that this occurrence replaced.
     pub missed: u32,
-    /// Whether an operator requested it.
+    /// Whether an operator requested this occurrence.
     pub manual: bool,
 }
 
@@ -230,8 +231,8 @@ impl Schedules {
         Inspect::new(self.pool.clone()).schedule(name).await
     }
 
-    /// Pauses a schedule: no process fires it until it is resumed. Returns `false` if it was
-    /// already paused.
+    /// Pauses a schedule: no worker fires it until a caller resumes it. Returns `false` if the
+    /// schedule was already paused.
     ///
     /// # Errors
     /// There is no such schedule, or the database is away.
@@ -249,7 +250,7 @@ impl Schedules {
     }
 
     /// Resumes a schedule with its next occurrence; occurrences during the pause do not fire.
-    /// Returns whether it was paused.
+    /// Returns whether the schedule was paused.
     ///
     /// # Errors
     /// There is no such schedule, this build cannot parse its cycle, or the database is away.
@@ -285,8 +286,8 @@ impl Schedules {
         ))
     }
 
-    /// Sets the cycle of a schedule. It stays in force, also across restarts, until the cycle in
-    /// the code changes; a paused schedule stays paused.
+    /// Sets the cycle of a schedule. The cycle stays in force, also across restarts, until the
+    /// cycle in the code changes; a paused schedule stays paused.
     ///
     /// # Errors
     /// The cycle is invalid, there is no such schedule, or the database is away.
@@ -322,8 +323,9 @@ impl Schedules {
         changed(&outcome, name).map(drop)
     }
 
-    /// Fires a schedule once, now, independent of its cycle, also while it is paused. A live worker
-    /// that has registered it starts the instance. Returns the number of the timer.
+    /// Fires a schedule once, now, independent of its cycle, even while the schedule is paused. A
+    /// live worker that has registered the schedule starts the instance. Returns the number of the
+    /// timer.
     ///
     /// # Errors
     /// There is no such schedule, or the database is away.
@@ -339,7 +341,7 @@ impl Schedules {
         timer.ok_or_else(|| no_schedule(name))
     }
 
-    /// Wakes the clockworks of this process.
+    /// Wakes the timer loops of the engines in this process.
     fn wake_readers(&self, due: Option<Timestamp>) {
         let due = due.map_or(
             TimerDue::After(std::time::Duration::ZERO, std::time::Instant::now()),

@@ -1,16 +1,17 @@
-//! Transitions: how a step ends, and the effects that are committed together with it.
+//! Transitions: how a step ends, and the effects that the engine commits together with the step
+//! result.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
 use jiff::Timestamp;
 
 use crate::{
-    new_instance::{NewInstance, IntoNewInstance},
     calendar::{Cycle, Due},
     error::StepError,
     event::{Event, NewEvent},
-    send_signal::{OutgoingSignal, signal_to},
     machine::Machine,
+    new_instance::{IntoNewInstance, NewInstance},
+    send_signal::{OutgoingSignal, signal_to},
     signal::{Address, Signal, Signals},
     store::step_tx::StepTx,
 };
@@ -24,14 +25,14 @@ pub type Outcome<M> = Result<Transition<M>, StepError>;
 #[must_use = "a transition does nothing until the step returns it"]
 pub struct Transition<M: Machine> {
     pub(crate) ending: NextAction<M>,
-    /// Instances to enqueue in the same commit.
+    /// Instances that the commit of the step enqueues.
     pub(crate) new_instances: Vec<NewInstance>,
-    /// Signals to send in the same commit.
+    /// Signals that the commit of the step sends.
     pub(crate) signals: Vec<OutgoingSignal>,
     /// Repeating timers of the wait: each enqueues its instance again and again until the wait
     /// ends.
     pub(crate) repeats: Vec<(Cycle, NewInstance)>,
-    /// Events to record in the same commit.
+    /// Events that the commit of the step records.
     pub(crate) events: Vec<Result<NewEvent, StepError>>,
     /// The transaction of the step itself, in which the engine writes the step result.
     pub(crate) within: Option<StepTx>,
@@ -72,32 +73,33 @@ impl<M: Machine> Transition<M> {
         }
     }
 
-    /// Enqueues another instance in the same commit (an outbox).
+    /// Enqueues another instance in the commit of this transition (an outbox).
     pub fn and_enqueue(mut self, also: impl IntoNewInstance) -> Self {
         self.new_instances.push(also.into_new_instance());
         self
     }
 
-    /// Sends a signal in the same commit (an outbox). If the target does not exist or has settled,
-    /// the step fails with an error.
+    /// Sends a signal in the commit of this transition (an outbox). If the target does not exist or
+    /// has settled, the step fails with an error.
     pub fn and_signal<S: Signal>(self, to: impl Into<Address<S::To>>, signal: S) -> Self {
         self.and_outgoing_signal(signal_to(to, signal))
     }
 
-    /// Sends a signal with options in the same commit: `done(()).and_outgoing_signal(signal_to(order, Paid {
-    /// cents }).once("evt-7"))`. A duplicate of an earlier signal is not an error.
+    /// Sends a signal with options in the commit of this transition:
+    /// `done(()).and_outgoing_signal(signal_to(order, Paid { cents }).once("evt-7"))`. A duplicate
+    /// of an earlier signal is not an error.
     pub fn and_outgoing_signal(mut self, signal: OutgoingSignal) -> Self {
         self.signals.push(signal);
         self
     }
 
-    /// Records an event in the same commit, in the log of the instance's tenant.
+    /// Records an event in the commit of this transition, in the log of the instance's tenant.
     pub fn and_record<E: Event>(mut self, event: E) -> Self {
         self.events.push(NewEvent::new(String::new(), &event));
         self
     }
 
-    /// Records an event in the same commit, in the log of another tenant.
+    /// Records an event in the commit of this transition, in the log of another tenant.
     pub fn and_record_for<E: Event>(mut self, tenant: impl fmt::Display, event: E) -> Self {
         self.events.push(NewEvent::new(tenant.to_string(), &event));
         self
@@ -108,7 +110,7 @@ impl<M: Machine> Transition<M> {
     /// pool). The step's own writes and its transition are then a single commit. Within this
     /// database the step takes effect exactly once.
     ///
-    /// If the worker has lost its claim by then, the engine rolls the transaction back.
+    /// If the worker has lost its claim before the commit, the engine rolls the transaction back.
     pub fn within(mut self, tx: impl Into<StepTx>) -> Self {
         self.within = Some(tx.into());
         self
@@ -209,7 +211,10 @@ impl<S> WaitFor<S> {
 /// Spawns children: `spawn(items).then(Step::Join)` runs `Join` when every child has settled,
 /// failed children included.
 pub fn spawn<C: IntoNewInstance>(children: impl IntoIterator<Item = C>) -> Spawn {
-    let children = children.into_iter().map(IntoNewInstance::into_new_instance).collect();
+    let children = children
+        .into_iter()
+        .map(IntoNewInstance::into_new_instance)
+        .collect();
     Spawn {
         children,
         any: false,
@@ -238,7 +243,8 @@ impl Spawn {
         self.any = true;
         self
     }
-    /// Fails the step if the key of a child is already taken. By default such a child is left out.
+    /// Fails the step if the key of a child is already taken. By default the engine does not insert
+    /// such a child.
     pub fn fail_if_taken(mut self) -> Spawn {
         self.fail_if_taken = true;
         self
@@ -263,7 +269,7 @@ impl Spawn {
 /// A wait or a join that still needs its time limit:
 /// `Ok(wait_for::<Paid>().then(Step::Ship).or_after(DAY, Step::Release))`, or `.forever()`. Only
 /// waits and joins have one: `done(..).or_after(..)` does not compile.
-#[must_use = "set how long to wait: `.or_after(delay, step)` or `.forever()`"]
+#[must_use = "say how long to wait: `.or_after(delay, step)` or `.forever()`"]
 #[derive(Debug)]
 pub struct Waiting<M: Machine>(Transition<M>);
 
@@ -288,7 +294,7 @@ impl<M: Machine> Waiting<M> {
         self
     }
 
-    /// Waits without a time limit.
+    /// Lets the wait or join last without a time limit.
     pub fn forever(self) -> Transition<M> {
         self.0
     }

@@ -1,5 +1,4 @@
-//! Fields of a stored state that this build does not know: they are kept when this build writes the
-//! state.
+//! Keeps fields of a stored state that this build does not know, when this build writes the state.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +10,8 @@ use serde_json::value::RawValue;
 /// decoding. If the new state has a field of the same name, the new value wins. Only objects are
 /// searched: fields that were ignored inside a list element or an enum variant are not kept.
 ///
-/// The function decodes the stored state a second time, so it is called only for a state that is
-/// written.
+/// The function decodes the stored state a second time, so callers call it only for a state that
+/// they write.
 pub(crate) fn keep<T: DeserializeOwned>(stored: &str, state: String) -> String {
     let mut ignored: Vec<Vec<String>> = Vec::new();
     let mut stored_json = serde_json::Deserializer::from_str(stored);
@@ -23,9 +22,9 @@ pub(crate) fn keep<T: DeserializeOwned>(stored: &str, state: String) -> String {
     }
     let paths: Vec<&[String]> = ignored.iter().map(Vec::as_slice).collect();
     match merge(stored, &state, &paths) {
-        // The path to a field of an enum variant does not contain the variant. If a field was
-        // therefore inserted at a wrong level and the state cannot be decoded, all unknown fields
-        // are dropped.
+        // The path to a field of an enum variant does not contain the variant, so `merge` may
+        // insert the field at a wrong level. If the merged state cannot be decoded, this drops all
+        // unknown fields.
         Some(merged) if serde_json::from_str::<T>(&merged).is_ok() => merged,
         _ => state,
     }
@@ -46,8 +45,8 @@ fn keys(path: &Path<'_>) -> Option<Vec<String>> {
     }
 }
 
-/// Copies the fields at these paths from one object to the other, as text, so that numbers of any
-/// size stay unchanged. Returns `None` if one of the two is not an object.
+/// Copies the fields at these paths from `stored` to `state`, as text, so that numbers of any size
+/// stay unchanged. Returns `None` if one of the two is not an object.
 fn merge(stored: &str, state: &str, paths: &[&[String]]) -> Option<String> {
     let stored: BTreeMap<String, &RawValue> = serde_json::from_str(stored).ok()?;
     let state: BTreeMap<String, &RawValue> = serde_json::from_str(state).ok()?;
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_of_objects_and_maps_are_kept() {
+    fn keep_copies_unknown_fields_of_objects_and_maps_into_the_new_state() {
         let stored = r#"{"former": "n", "way": "Post", "big": 340282366920938463463374607431768211455, "inner": {"a": 1, "b": [2]},
             "by_key": {"k": {"a": 1, "b": 2}, "gone": {"a": 1, "b": 2}}, "list": [{"a": 1, "b": 2}]}"#;
         let json = kept(stored, |state| {
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_of_a_removed_object_are_dropped() {
+    fn keep_drops_the_unknown_fields_of_an_object_that_the_new_state_does_not_have() {
         let stored = r#"{"name": "n", "way": "Post", "inner": {"a": 1, "b": 2}}"#;
         assert_eq!(
             kept(stored, |state| state.inner = None)["inner"],
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_ignored_inside_an_enum_variant_never_makes_the_state_undecodable() {
+    fn keep_returns_a_decodable_state_if_a_field_inside_an_enum_variant_is_unknown() {
         let stored =
             r#"{"name": "n", "inner": null, "way": {"Courier": {"a": 1, "Courier": 2}}, "new": 1}"#;
         for way in [Way::Post, Way::Courier { a: 2 }] {
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_without_unknown_fields_is_unchanged() {
+    fn keep_returns_the_new_state_unchanged_if_the_stored_state_has_no_unknown_fields() {
         let state = r#"{"a":2}"#.to_owned();
         assert_eq!(keep::<Inner>(r#"{"a": 1}"#, state.clone()), state);
         assert_eq!(keep::<u8>("1", "2".into()), "2");

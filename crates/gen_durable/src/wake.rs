@@ -1,5 +1,5 @@
-//! In-process notifications for the loops of an engine. A wake is only a hint: if every wake is
-//! lost, the poll still finds all work.
+//! Notifications between the loops of an engine in one process. A wake is only a hint: if every
+//! wake is lost, the loops still find all work when they poll the database.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-/// Work is available in this queue at this priority, due at `from` or later.
+/// A hint for the picker: instances are available in this queue at this priority, due at `from` or
+/// later.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hint {
     pub(crate) queue: String,
@@ -26,7 +27,8 @@ pub(crate) struct Hint {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NewTimer {
     pub(crate) due: TimerDue,
-    /// Whether it is a row of `timers`; otherwise it is the deadline of a wait.
+    /// Whether the due time belongs to a row of `timers`. If not, it belongs to the deadline of a
+    /// wait.
     pub(crate) is_timer: bool,
 }
 
@@ -34,25 +36,27 @@ pub(crate) struct NewTimer {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum TimerDue {
     At(Timestamp),
-    /// This long after a commit that was acknowledged at this instant.
+    /// Due this duration after a commit that the database acknowledged at this instant.
     After(Duration, Instant),
 }
 
-/// The most timers that wait here for the clockwork. It reads the rest from the database.
+/// The largest number of new timers in `Wake::armed`. The timer loop reads further timers from the
+/// database.
 const ARMED_MAX: usize = 100_000;
 
-/// Wakes the picker, the clockwork and the claim watch of one engine.
+/// Wakes the picker, the timer loop and the claim watch of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     timer_wake: Notify,
-    /// Timers that this process has set since the clockwork last read them. The lock is held only
-    /// briefly, never across an await.
+    /// Timers that this process has set since the timer loop last read this list. The lock is held
+    /// only briefly, never across an await.
     armed: Mutex<Vec<NewTimer>>,
     picker_wake: Notify,
     /// Signalled after a cancel through this process: running steps may have lost their claim.
     claims_wake: Notify,
-    /// The smallest due time hinted since the picker last read the hints, by queue and priority.
-    /// The picker lowers its watermark to it. The lock is held only briefly, never across an await.
+    /// The smallest due time of the hints since the picker last read them, by queue and priority.
+    /// The picker lowers its watermark to this time. The lock is held only briefly, never across an
+    /// await.
     lowest: Mutex<BTreeMap<(String, i16), Timestamp>>,
 }
 
@@ -68,7 +72,7 @@ impl Wake {
         self.picker_wake.notify_one();
     }
 
-    /// Hands a new timer to the clockwork and wakes it.
+    /// Passes a new timer to the timer loop and wakes the loop.
     pub(crate) fn arm(&self, armed: NewTimer) {
         let mut waiting = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < ARMED_MAX {
@@ -78,7 +82,7 @@ impl Wake {
         self.timer_wake.notify_one();
     }
 
-    /// Waits until a timer is set.
+    /// Waits until this process sets a timer.
     pub(crate) async fn has_armed(&self) {
         self.timer_wake.notified().await;
     }
@@ -87,13 +91,13 @@ impl Wake {
         std::mem::take(&mut *self.armed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wakes the picker, for example because a worker became free.
+    /// Wakes the picker, for example because a step has ended and the queue has room.
     pub(crate) fn wake(&self) {
         self.picker_wake.notify_one();
     }
 
-    /// Wakes the claim watch: running steps may have lost their claim, and steps that use
-    /// `Context::cancelled` must be informed.
+    /// Wakes the claim watch, which then checks whether running steps that use `Context::cancelled`
+    /// have lost their claim.
     pub(crate) fn doubt(&self) {
         self.claims_wake.notify_one();
     }
@@ -103,7 +107,7 @@ impl Wake {
         self.claims_wake.notified().await;
     }
 
-    /// Waits for a wake of the picker. A wake from before this wait is not lost.
+    /// Waits until the picker is woken. A wake before this call also ends the wait.
     pub(crate) async fn woken(&self) {
         self.picker_wake.notified().await;
     }

@@ -1,5 +1,5 @@
-//! The infrastructure of every workload: a Postgres configured for measurements, schemas of our
-//! own, rows, and an engine.
+//! The infrastructure of every workload: a Postgres configured for measurements, schemas for the
+//! bench alone, rows, and an engine.
 
 use std::{
     path::PathBuf,
@@ -32,7 +32,7 @@ const SETTLED_POLL: Duration = Duration::from_millis(1);
 /// The timeout of every wait. No measurement takes this long.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A database to measure on.
+/// The database on which the bench measures.
 pub(crate) struct Bench {
     pub(crate) url: String,
     pub(crate) long: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Bench {
     cluster: Option<Cluster>,
 }
 
-/// Prints progress to stderr. Stdout is for the result.
+/// Prints progress to stderr, because stdout is for the result.
 pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }
@@ -128,7 +128,7 @@ impl Bench {
         }
     }
 
-    /// Returns a new pool, as every process has its own.
+    /// Returns a new connection pool, because every process has a pool of its own.
     pub(crate) async fn pool(&self, schema: &str) -> Result<Pool> {
         Ok(Pool::connect_to(&self.url, schema).await?)
     }
@@ -158,8 +158,8 @@ impl Bench {
         self.fill(schema, count, "noop", "run", &state).await
     }
 
-    /// Inserts runnable machines at their first step. If `with_history` is set, they record their
-    /// history.
+    /// Inserts runnable instances of a machine at their first step. If `with_history` is set, the
+    /// instances record their history.
     pub(crate) async fn fill_walks(
         &self,
         schema: &str,
@@ -272,8 +272,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Inserts one key with very many instances that cannot run: the first is due tomorrow, and all
-    /// others wait for it.
+    /// Inserts very many instances with the same lane or partition key that cannot run: the first
+    /// instance is due tomorrow, and all others wait for it.
     pub(crate) async fn fill_blocked_key(
         &self,
         schema: &str,
@@ -295,7 +295,7 @@ impl Bench {
         let insert = format!(
             "insert into {schema}.instances (machine, step, state, status, {kind}_key, lane_position, in_lane, partition_waiting, eligible_at)
              select $1, 'run', '{{\"key\": 0}}', case when $2 = 'lane' then 'queued' else 'runnable' end::{schema}.durable_status,
-                    $3, case when $2 = 'lane' then (nextval('{schema}.rounds') << 20) end, $2 = 'lane', $2 <> 'lane',
+                    $3, case when $2 = 'lane' then (nextval('{schema}.placement_rounds') << 20) end, $2 = 'lane', $2 <> 'lane',
                     {schema}.clock() + interval '2 days'
              from generate_series(1, $4::bigint)"
         );
@@ -305,7 +305,7 @@ impl Bench {
         self.at_rest(&format!("{schema}.instances")).await
     }
 
-    /// Waits until this number of machines waits for a signal.
+    /// Waits until this number of instances waits for a signal.
     pub(crate) async fn all_parked(&self, schema: &str, count: u64) -> Result<()> {
         let parked =
             format!("select count(*) from {schema}.instances where status = 'awaiting_signal'");
@@ -386,7 +386,7 @@ impl Bench {
 }
 
 /// CPU seconds of this process and of the Postgres that the bench started. Unlike the elapsed time,
-/// they show the cost of the work even on a busy machine.
+/// CPU seconds show the cost of the work even on a busy computer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cpu {
     at: Instant,
@@ -447,7 +447,7 @@ impl std::fmt::Display for Used {
     }
 }
 
-/// A running engine.
+/// An engine that runs in this process.
 pub(crate) struct Running {
     pub(crate) client: Client,
     pub(crate) health: gen_durable::Health,
@@ -461,7 +461,8 @@ impl Running {
         Ok(self.task.await??)
     }
 
-    /// Waits for something that this engine does. Returns an error if the engine ends first.
+    /// Waits for a future that completes through the work of this engine. Returns an error if the
+    /// engine ends first.
     pub(crate) async fn until<T>(&mut self, done: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             done = done => Ok(done),
@@ -487,7 +488,7 @@ pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
     Ok(client)
 }
 
-/// Starts Postgres with the configuration of all published numbers.
+/// Starts Postgres with the configuration that is used for all published numbers.
 fn start_postgres() -> Result<Cluster> {
     Ok(Options::new()
         .setting("shared_buffers", "1GB")

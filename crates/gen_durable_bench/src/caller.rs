@@ -1,4 +1,5 @@
-//! The calling process: it enqueues and reports when it did. It is this program, started again.
+//! The calling process enqueues instances and reports when it did so. It is this program, started
+//! again.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::{Ping, now_nanos};
 
-/// A process with this environment variable is a calling process.
+/// The environment variable with the task. A process that has this variable is a calling process.
 const TASK: &str = "GEN_DURABLE_BENCH_CALLER";
 
-/// The task of the calling process.
+/// The task that the bench gives to the calling process.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Task {
     pub(crate) url: String,
@@ -45,7 +46,7 @@ pub(crate) fn task() -> Result<Option<Task>> {
         .map(Some)
 }
 
-/// Executes the task and prints its result.
+/// Executes the task in this process, the calling process, and prints the result.
 pub(crate) async fn serve(task: Task) -> Result<()> {
     let pool = Pool::connect_to(&task.url, &task.schema).await?;
     if task.append {
@@ -77,7 +78,7 @@ pub(crate) async fn serve(task: Task) -> Result<()> {
 
 /// Enqueues pings at a steady rate.
 pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result<Vec<Called>> {
-    // The first call on a new connection is slower, so make one that is not measured.
+    // The first call on a new connection is slower, so make one call before the measurement.
     client.inspect().workers().await?;
     let mut every = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
     let mut calls = Vec::new();
@@ -94,7 +95,7 @@ pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result
     Ok(calls)
 }
 
-/// Executes the task in another process.
+/// Starts a calling process, which executes the task, and returns its result.
 pub(crate) async fn from_another_process(
     program: Option<&Path>,
     task: &Task,

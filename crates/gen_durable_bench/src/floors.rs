@@ -13,11 +13,11 @@ use crate::{
     jobs::WALK_STEPS,
 };
 
-/// The batch size of the procedures inside Postgres.
+/// The batch size of the floors that run as procedures inside Postgres.
 const SQL_BATCH: i32 = 200;
 
-/// Drains jobs inside Postgres on one connection: an UPDATE claims a batch, an UPDATE ends it, each
-/// in its own transaction. Returns rows per second.
+/// Drains jobs inside Postgres on one connection: one UPDATE claims a batch of jobs, and another
+/// UPDATE settles the batch, each in its own transaction. Returns rows per second.
 pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
     sql_procedure(bench, 0, false).await?;
     let begun = Instant::now();

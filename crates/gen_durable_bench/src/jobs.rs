@@ -1,5 +1,5 @@
-//! The machines of the workloads, and the probe that observes them. Their steps do nothing, because
-//! the engine is measured.
+//! The machines that the workloads run, and the probe that observes their steps. The steps do
+//! nothing, because the bench measures the engine.
 
 use std::{
     sync::{
@@ -9,11 +9,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, HistoryPolicy, Timestamp, done, next, spawn, wait_for};
+use gen_durable::{
+    Context, HistoryPolicy, Job, Lane, Machine, Outcome, Signal, StepError, Timestamp, done, next,
+    spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// The number of `next` results of a walk.
+/// The number of steps of a [`Walk`] that return `next`.
 pub(crate) const WALK_STEPS: u64 = 10;
 
 /// A job that does nothing.
@@ -42,15 +45,15 @@ impl Job for Noop {
     }
 }
 
-/// A machine with [`WALK_STEPS`] `next` results and an end. The type parameter selects whether it
-/// records its history.
+/// A machine that returns `next` [`WALK_STEPS`] times and then ends. The type parameter selects
+/// whether the machine records its history.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Walk<const WITH_HISTORY: bool> {
     left: u64,
     note: String,
 }
 
-/// The only step of a walk, which it repeats.
+/// The only step of a [`Walk`]. A walk runs this step again and again.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum At {
@@ -64,7 +67,11 @@ impl<const WITH_HISTORY: bool> Machine for Walk<WITH_HISTORY> {
     } else {
         "walk"
     };
-    const HISTORY: HistoryPolicy = if WITH_HISTORY { HistoryPolicy::All } else { HistoryPolicy::Off };
+    const HISTORY: HistoryPolicy = if WITH_HISTORY {
+        HistoryPolicy::All
+    } else {
+        HistoryPolicy::Off
+    };
     type App = Arc<Probe>;
     type Step = At;
     type Output = ();
@@ -106,7 +113,7 @@ pub(crate) struct Listener {
     pub(crate) n: u64,
 }
 
-/// The steps of a listener: it waits, and is woken.
+/// The steps of a [`Listener`]: it waits for a signal, and the signal wakes it.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Listening {
@@ -126,7 +133,7 @@ impl Signal for Wake {
 
 impl Machine for Listener {
     const NAME: &'static str = "listener";
-    /// The default of a machine.
+    /// The history policy that a machine has by default.
     const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Arc<Probe>;
     type Step = Listening;
@@ -158,7 +165,7 @@ pub(crate) struct Alarm {
     pub(crate) due: Timestamp,
 }
 
-/// The steps of an alarm. After the deadline its step is `Late`.
+/// The steps of an alarm. After the deadline the step of an alarm is `Late`.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AlarmStep {
@@ -168,7 +175,7 @@ pub(crate) enum AlarmStep {
     Late,
 }
 
-/// A signal that is never sent.
+/// The signal that an [`Alarm`] waits for. The bench never sends it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Dismiss;
 
@@ -192,7 +199,7 @@ impl Machine for Alarm {
     }
 }
 
-/// A parent of many children.
+/// A machine that spawns many children and waits for them.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct FanOut {
     pub(crate) children: u64,
@@ -209,7 +216,7 @@ pub(crate) enum Fanning {
 
 impl Machine for FanOut {
     const NAME: &'static str = "fan_out";
-    /// The default of a machine.
+    /// The history policy that a machine has by default.
     const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Arc<Probe>;
     type Step = Fanning;
@@ -225,7 +232,7 @@ impl Machine for FanOut {
     }
 }
 
-/// A job that does nothing, in a lane.
+/// A job in a lane. Its step does nothing.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct InLane {
     pub(crate) key: u64,
@@ -244,7 +251,7 @@ impl Job for InLane {
     }
 }
 
-/// A job that does nothing, with a partition key.
+/// A job with a partition key. Its step does nothing.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct InPartition {
     pub(crate) key: u64,
@@ -263,16 +270,16 @@ impl Job for InPartition {
     }
 }
 
-/// Counts and times the steps of one engine.
+/// Counts the steps of one engine, and records when they start.
 #[derive(Debug)]
 pub(crate) struct Probe {
     steps: AtomicU64,
     first: OnceLock<Instant>,
-    /// The number of steps to wait for.
+    /// The number of steps that the probe waits for.
     wanted: u64,
     reached: OnceLock<Instant>,
     all_ran: Notify,
-    /// The number and the start time of each ping.
+    /// The number and the start time of each [`Ping`].
     started: Mutex<Vec<(u64, u64)>>,
 }
 

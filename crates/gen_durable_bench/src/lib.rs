@@ -1,7 +1,7 @@
-//! The workloads of `durable bench`. Machines differ, and their load varies. Therefore every number
-//! is measured together with its floor (the least time that plain SQL needs for the same work),
-//! alternating with it in the same run. Compare the ratios between machines, not the absolute
-//! numbers.
+//! The workloads of `durable bench`. Computers differ, and their load varies. Therefore every
+//! number is measured together with its floor (the least time that plain SQL needs for the same
+//! work), alternating with it in the same run. Compare the ratios between computers, not the
+//! absolute numbers.
 
 // The workloads, one file each.
 mod workloads;
@@ -9,7 +9,7 @@ mod workloads;
 // The floors that the workloads are compared with.
 mod floors;
 
-// Shared infrastructure.
+// The infrastructure that all workloads share.
 mod bench;
 mod caller;
 mod jobs;

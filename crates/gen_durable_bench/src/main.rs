@@ -1,4 +1,4 @@
-//! The bench as a program of its own. Users call it as `durable bench`.
+//! Runs the bench as a separate program. Users call the bench as `durable bench`.
 
 use clap::Parser;
 

@@ -8,15 +8,16 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// The memory of this process in megabytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// The peak since [`forget_peak`].
+    /// The peak of the memory since the last call of [`forget_peak`].
     pub(crate) peak_mb: f64,
-    /// The current value.
+    /// The memory that the process uses now.
     pub(crate) now_mb: f64,
 }
 
-/// Resets the peak of the memory.
+/// Resets the peak of the memory of this process.
 pub(crate) fn forget_peak() {
-    // Without permission, the peak is that of the whole run, which is an upper bound.
+    // If this process may not reset the peak, the peak is that of the whole run, which is an upper
+    // bound.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn cpu_seconds(pids: &[i32]) -> f64 {
         .sum()
 }
 
-/// Returns the CPU seconds that all processes of this machine have used so far.
+/// Returns the CPU seconds that all processes of this computer have used so far.
 pub(crate) fn machine_cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat
@@ -68,8 +69,8 @@ pub(crate) fn machine_cpu_seconds() -> f64 {
         / TICKS_PER_SECOND
 }
 
-/// Returns the CPU seconds that a server has used so far: itself, its running children, and its
-/// children that have ended.
+/// Returns the CPU seconds that a Postgres server has used so far: the server process, its running
+/// children, and its children that have ended.
 pub(crate) fn server_cpu_seconds(server: i32) -> f64 {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let children = pids.filter_map(|entry| stat(entry.file_name().to_str()?.parse().ok()?));
@@ -89,7 +90,7 @@ struct Stat {
 fn stat(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The process name is in parentheses and may contain any character. The fields follow the last
-    // closing one.
+    // closing parenthesis.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let seconds = |index: usize| Some(fields.get(index)?.parse::<f64>().ok()? / TICKS_PER_SECOND);

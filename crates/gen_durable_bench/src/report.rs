@@ -1,4 +1,4 @@
-//! The results, as a table and as JSON.
+//! The results of the bench, as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(crate) struct Measured {
     pub(crate) workload: &'static str,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
-    /// The floor, in the same unit.
+    /// The floor, in the unit of the value.
     pub(crate) floor: f64,
     /// Value divided by floor. For a rate, higher is better; for a time, lower is better.
     pub(crate) ratio: f64,
@@ -53,14 +53,14 @@ impl Measured {
         }
     }
 
-    /// Adds a further result.
+    /// Adds a further result to the result of the workload.
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Measured {
         self.more.insert(name, value.into());
         self
     }
 }
 
-/// The results of one run.
+/// The results of one run of the bench.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     long: bool,

@@ -5,7 +5,8 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Statements below this duration are not logged, so that logging does not distort the measurement.
+/// Postgres does not log statements below this duration, so that logging does not distort the
+/// measurement.
 pub(crate) const LOGGED_FROM_MS: u32 = 10;
 
 /// Returns the connection options that log slow statements without their parameters.
@@ -13,18 +14,18 @@ pub(crate) fn options() -> String {
     format!("-c log_min_duration_statement={LOGGED_FROM_MS} -c log_parameter_max_length=0")
 }
 
-/// The part of a server log from a position on.
+/// The part of a server log after a position.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
     path: PathBuf,
     from: usize,
 }
 
-/// One logged statement.
+/// One statement in the log of the server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Slow {
     pub(crate) milliseconds: f64,
-    /// Its first line of SQL.
+    /// The first line of SQL of the statement.
     pub(crate) text: String,
 }
 
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_statement_is_found_among_other_log_lines() {
+    fn the_slowest_statement_is_read_from_a_postgres_log_with_other_lines() {
         let log = "2026-01-01 10:00:00.000 UTC [1] LOG:  checkpoint starting: time\n\
                    2026-01-01 10:00:00.000 UTC [2] LOG:  duration: 31.250 ms  execute s1: -- called by: store::timer::fire\n\
                    \t-- locks: some\n\tselect * from fire($1)\n\

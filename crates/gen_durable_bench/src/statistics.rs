@@ -1,12 +1,12 @@
-//! Medians and percentiles.
+//! Computes medians and percentiles of measured values.
 
 /// Returns the median, or 0 if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
-/// Returns the smallest value such that at least this percentage of all values are not above it, or
-/// 0 if there are no values.
+/// Returns the smallest of the values that is at least as large as this percentage of all values,
+/// or 0 if there are no values.
 pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_one_of_the_values() {
+    fn a_percentile_is_always_one_of_the_measured_values() {
         let values: Vec<f64> = (1..=200).map(f64::from).rev().collect();
         assert_eq!(
             (

@@ -1,4 +1,5 @@
-//! The workloads by name. A new workload needs a file, a variant and a line in each table below.
+//! The workloads by name. A new workload needs a file, a variant and a line in each table of this
+//! file.
 
 mod chain;
 mod drain;

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, sync::OnceLock};
 
-use gen_durable::{Client, DEFAULT_SCHEMA, AuditEntry, Pool};
+use gen_durable::{AuditEntry, Client, DEFAULT_SCHEMA, Pool};
 
 /// The database and schema of a command.
 #[derive(Debug, clap::Args)]
@@ -16,8 +16,8 @@ pub(crate) struct Database {
     pub(crate) schema: String,
 }
 
-/// The audit entry of this command, once it is written. Its outcome is recorded when the command
-/// ends.
+/// The audit entry of this command, once the command has written it. The command records the
+/// outcome in the entry when it ends.
 static ACT: OnceLock<(Client, i64, AuditEntry)> = OnceLock::new();
 
 /// Records the outcome of this command, if it wrote an audit entry.
@@ -68,12 +68,12 @@ impl Database {
         let client = self.client().await?;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
         let entry = AuditEntry {
-            who: user(),
-            place: host
+            actor: user(),
+            source: host
                 .map(|host| host.trim().to_owned())
                 .filter(|host| !host.is_empty()),
-            via: "command".to_owned(),
-            act: act.to_owned(),
+            channel: "command".to_owned(),
+            action: act.to_owned(),
             subject: subject.into(),
         };
         let record = client.audit().begin(&entry).await?;

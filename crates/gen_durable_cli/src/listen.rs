@@ -18,7 +18,7 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet};
 
-/// The limits of the server.
+/// The limits of the HTTP server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// The maximum number of concurrent connections. Further connections wait in the accept queue
@@ -41,7 +41,7 @@ impl Default for Bounds {
 /// The pause after a failed accept: the process may be out of file descriptors for a moment.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until the future is dropped, which also closes all connections.
+/// Serves HTTP until the future is dropped. The drop also closes all connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_without_a_complete_request_head_is_closed() {
+    async fn the_server_closes_a_connection_that_does_not_send_a_request_head_in_time() {
         let address = open(Bounds {
             connections: 8,
             head: Duration::from_millis(50),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_beyond_the_limit_wait_until_one_is_closed() {
+    async fn a_connection_above_the_limit_is_served_after_the_server_closes_another_connection() {
         let address = open(Bounds {
             connections: 2,
             head: Duration::from_millis(300),

@@ -145,8 +145,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Prints the error and returns the exit code: 2 for invalid usage, 1 for every other error.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    // The messages of our own errors already contain their causes. Append only the causes that are
-    // missing, which come from other libraries.
+    // The messages of the errors of gen_durable already contain their causes. Append only the
+    // causes that are missing, which come from other libraries.
     let mut message = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !message.contains(&cause) {

@@ -52,7 +52,7 @@ impl std::fmt::Display for Rows {
 }
 
 /// Prints terminal control sequences. It accepts only constants, so that text from the database
-/// never gets here.
+/// never reaches the terminal unescaped.
 pub(crate) fn print_raw(text: &'static str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;

@@ -18,8 +18,8 @@ pub(crate) fn safe(text: &str) -> String {
     shown
 }
 
-/// Escapes JSON text for a terminal and for programs: the same value, with the same characters
-/// written as JSON escapes.
+/// Escapes JSON text for a terminal and for programs. The JSON value stays the same, because the
+/// dangerous characters are written as JSON escapes.
 pub(crate) fn safe_json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_are_formatted() {
+    fn numbers_durations_and_times_are_formatted_and_long_texts_are_shortened() {
         assert_eq!(
             [0, 999, 1000, -1234567].map(thousands::<i64>),
             ["0", "999", "1,000", "-1,234,567"]

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use gen_durable::{Inspect, Instance, Status, HistoryEntry, HistoryCursor, Timestamp};
+use gen_durable::{HistoryCursor, HistoryEntry, Inspect, Instance, Status, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,7 +24,8 @@ pub(crate) struct Timeline {
     is_newest: bool,
 }
 
-/// The cursor of a page: the number of commits and the number of claims, as COMMITS.CLAIMS.
+/// The cursor of a page of history: the numbers of commits and of claims at an entry, written as
+/// COMMITS.CLAIMS.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before(HistoryCursor);
 
@@ -56,7 +57,7 @@ impl Timeline {
                 is_newest,
             });
         }
-        // Read one entry more than is shown, to know whether there is an older page.
+        // Read one entry more than the page shows, to find out whether there is an older page.
         let mut lines = inspect
             .history(id, before.map(|before| before.0), limit + 1)
             .await?;
@@ -182,7 +183,8 @@ fn outcome(line: &HistoryEntry) -> String {
     }
 }
 
-/// Describes the wait of this entry (what ended it, and after how long) and its error.
+/// Describes a history entry: the cause that ended its wait, the duration of the wait, and the
+/// error of the step.
 fn about(line: &HistoryEntry) -> String {
     let mut parts: Vec<String> = Vec::new();
     if let (Some(at), Some(cause)) = (line.woken_at, &line.cause) {
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_cursor_is_parsed_or_rejected() {
+    fn a_history_cursor_is_parsed_and_an_invalid_one_is_rejected_with_an_example() {
         let mark = |text: &str| {
             text.parse::<Before>()
                 .map(|Before(mark)| (mark.seq, mark.epoch))

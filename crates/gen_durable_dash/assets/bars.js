@@ -1,4 +1,4 @@
-// A stacked bar chart as SVG: counts by kind in each part of a time range ahead.
+// Draws a stacked bar chart as SVG: counts by kind in each part of a time range ahead.
 
 import { html, useState } from './vendor/preact-htm.js';
 import { number } from './text.js';

@@ -1,4 +1,4 @@
-// A line chart as SVG.
+// Draws a line chart as SVG.
 
 import { html, useState } from './vendor/preact-htm.js';
 

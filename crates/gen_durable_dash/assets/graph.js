@@ -8,7 +8,8 @@ import { link } from './route.js';
 const BOX = { w: 150, h: 62 };
 const GAP = { x: 56, y: 30 };
 const ENDS = { done: 'done', stop: 'failed', cancel: 'cancelled' };
-// Failed and cancelled are drawn below the steps, so that edges to them cross no step.
+// The graph shows the outcomes failed and cancelled below the steps, so that edges to them cross no
+// step.
 const BELOW = ['→failed', '→cancelled'];
 
 // Groups the transitions into edges. A transition from a step to itself is not an edge: it is shown
@@ -110,7 +111,7 @@ function curve(from, to, isBack, isBelow) {
   const [x2, y2] = [to.x, to.y + BOX.h / 2];
   if (!isBack && x2 > x1) {
     const bend = Math.max(26, (x2 - x1) / 2);
-    // An edge that skips layers curves around them.
+    // An edge that skips layers curves around the steps of these layers.
     const lift = to.layer - from.layer > 1 && Math.abs(y1 - y2) < 4 ? -BOX.h - 6 : 0;
     const mid = [(x1 + x2) / 2, (y1 + y2) / 2 + lift * 0.75];
     return { d: `M${x1} ${y1}C${x1 + bend} ${y1 + lift} ${x2 - bend} ${y2 + lift} ${x2} ${y2}`, mid };

@@ -27,7 +27,7 @@ function open() {
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => {
     say({ connected: false });
-    // Some proxies block event streams: poll the overview instead.
+    // Some proxies block event streams. The page then polls the overview instead.
     if (source?.readyState === EventSource.CLOSED) {
       close();
       retry = setTimeout(async () => {

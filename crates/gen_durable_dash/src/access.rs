@@ -27,9 +27,9 @@ const FAILURES_PER_MINUTE_MAX: u32 = 30;
 /// The permissions of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// May read and change nothing.
+    /// The caller may read, and may change nothing.
     Reader,
-    /// May read and act.
+    /// The caller may read and act.
     Operator,
 }
 
@@ -69,7 +69,7 @@ impl Caller {
     /// Sets the address of the caller for the audit log. Use it in a host behind a trusted proxy.
     /// Without it, the address is that of the connection, if the server provides it
     /// (`into_make_service_with_connect_info::<SocketAddr>()`).
-    pub fn coming_from(mut self, place: impl Into<String>) -> Caller {
+    pub fn with_address(mut self, place: impl Into<String>) -> Caller {
         self.place = Some(place.into());
         self
     }
@@ -94,7 +94,7 @@ impl fmt::Display for WeakToken {
 }
 impl std::error::Error for WeakToken {}
 
-/// How callers are authenticated. There is no default.
+/// The rule by which the dashboard authenticates callers. There is no default.
 #[derive(Clone)]
 pub struct Access(Kind);
 
@@ -170,8 +170,8 @@ fn hash(token: &str) -> Hash {
     hash
 }
 
-/// Compares in constant time. The attacker does not know the hashes, so a timing difference would
-/// reveal nothing useful; the comparison is constant-time all the same.
+/// Compares two hashes in constant time. The attacker does not know the hashes, so a timing
+/// difference would reveal nothing useful; the comparison is constant-time all the same.
 fn is_equal(a: &Hash, b: &Hash) -> bool {
     a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -193,7 +193,7 @@ struct Session {
     until: Instant,
 }
 
-/// Why a token was rejected.
+/// The reason why a token was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Wrong,

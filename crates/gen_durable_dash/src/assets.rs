@@ -62,8 +62,8 @@ pub(crate) fn total_bytes() -> usize {
     INDEX.len() + ASSETS.iter().map(|(_, _, text)| text.len()).sum::<usize>()
 }
 
-/// Serves the page. Its path must end with a slash: under a prefix, its relative links would
-/// otherwise resolve beside the prefix.
+/// Serves the page. The path of the page must end with a slash: under a prefix, the relative links
+/// of the page would otherwise resolve beside the prefix.
 pub(crate) async fn index(OriginalUri(uri): OriginalUri) -> Response {
     if !uri.path().ends_with('/') {
         return Redirect::permanent(&format!("{}/", uri.path())).into_response();
@@ -82,7 +82,8 @@ pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> 
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
-        // Revalidated on every load: a page of a new build must not run scripts of an old one.
+        // The browser must revalidate the file on every load, because a page of a new build must
+        // not run scripts of an old build.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, *text).into_response()
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_matches_the_standard_encoding() {
+    fn base64_encodes_one_to_four_bytes_with_the_standard_padding() {
         assert_eq!(
             [&b"f"[..], b"fo", b"foo", b"foob"].map(base64),
             ["Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_load_is_below_200_kb_uncompressed() {
+    fn all_assets_of_the_dashboard_together_are_below_200_kb_uncompressed() {
         assert!(total_bytes() < 200_000, "{} bytes", total_bytes());
     }
 }

@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::FutureExt;
-use gen_durable::{Client, AuditEntry};
+use gen_durable::{AuditEntry, Client};
 
 use crate::{
     access::Caller,
@@ -24,16 +24,16 @@ use crate::{
     shared::Shared,
 };
 
-/// The channel of all records written here.
+/// The channel of all audit records that the dashboard writes.
 const VIA: &str = "dashboard";
 /// Paths that need no record: they change nothing except browser sessions. The sign-in handler
 /// records a sign-in itself.
 pub(crate) const NO_ACTS: [&str; 3] = ["/login", "/api/v1/session/end", "/api/v1/bulk/preview"];
 
-/// The description that a handler gives of its action.
+/// The description that a handler gives of its action, for the audit record of the request.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Locked briefly, never across an await.
+    /// The mutex is locked briefly, never across an await.
     note: Mutex<Note>,
 }
 
@@ -42,7 +42,7 @@ enum Note {
     #[default]
     None,
     Some(Entry),
-    /// The record is complete. A later description gets a record of its own.
+    /// The audit record of the request is complete. A later description gets a record of its own.
     Closed,
 }
 
@@ -79,7 +79,8 @@ impl Audit {
     }
 
     /// Describes an action and its outcome. The description becomes part of the request's record.
-    /// Without a request, or after its record was completed, it is written as a separate record.
+    /// Without a request, or after the record of the request was completed, the description is
+    /// written as a separate record.
     pub(crate) fn note(
         &self,
         by: &Caller,
@@ -92,7 +93,7 @@ impl Audit {
             Err(said) => (false, said),
         };
         let place = by.place.as_deref().unwrap_or_default();
-        tracing::info!(target: "gen_durable_dash::audit", by = %by.name, from = %place, act, on = %on, succeeded, outcome = %said, "{act}");
+        tracing::info!(target: "gen_durable_dash::audit", actor = %by.name, source = %place, action = act, subject = %on, succeeded, outcome = %said, "{act}");
         let entry = Entry { act, on, outcome };
         if let Some(notes) = &by.notes {
             let mut note = notes.note.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,10 +104,10 @@ impl Audit {
         }
         let (store, by) = (self.store.clone(), by.clone());
         tokio::spawn(async move {
-            let entry = entry(&by, entry.act, &entry.on);
-            let written = match store.begin(&entry).await {
+            let audited = audit_entry(&by, entry.act, &entry.on);
+            let written = match store.begin(&audited).await {
                 Ok(id) => store
-                    .end(id, &entry, outcome_text(&entry.outcome))
+                    .end(id, &audited, outcome_text(&entry.outcome))
                     .await
                     .map(drop),
                 Err(error) => Err(error),
@@ -124,7 +125,7 @@ impl Audit {
         next: Next,
     ) -> Response {
         let path = request.uri().path().to_owned();
-        let begun = entry(&by, request.method().as_str(), &path);
+        let begun = audit_entry(&by, request.method().as_str(), &path);
         let record = match shared.audit.store.begin(&begun).await {
             Ok(record) => record,
             Err(error) => {
@@ -141,7 +142,7 @@ impl Audit {
                 .await
                 .unwrap_or_else(|_| handler_panicked());
             let (entry, outcome) = match notes.close() {
-                Some(entry) => (entry(&by, entry.act, &entry.on), entry.outcome),
+                Some(entry) => (audit_entry(&by, entry.act, &entry.on), entry.outcome),
                 None => (begun, outcome_of(&answer)),
             };
             warn_if_failed(
@@ -158,12 +159,12 @@ impl Audit {
     }
 }
 
-fn entry(by: &Caller, act: &str, on: &str) -> AuditEntry {
+fn audit_entry(by: &Caller, act: &str, on: &str) -> AuditEntry {
     AuditEntry {
-        who: by.name.clone(),
-        place: by.place.clone(),
-        via: VIA.to_owned(),
-        act: act.to_owned(),
+        actor: by.name.clone(),
+        source: by.place.clone(),
+        channel: VIA.to_owned(),
+        action: act.to_owned(),
         subject: on.to_owned(),
     }
 }

@@ -9,25 +9,25 @@ use std::{
     },
 };
 
-use gen_durable::{Address, SearchHit, Id, Inspect, Search, Timestamp};
+use gen_durable::{Address, Id, Inspect, Search, SearchHit, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{access::Caller, fingerprint::fingerprint, problem::Answer, shared::Shared};
 
 /// Maximum number of instances of one bulk action.
 pub(crate) const MANY_MAX: usize = 10_000;
-/// Maximum number of search pages that are read to find them.
+/// Maximum number of search pages that a bulk action reads to find its instances.
 const PAGES_MAX: usize = 100;
-/// How many instances the preview shows.
+/// The number of instances that the preview of a bulk action shows.
 const SAMPLE: usize = 20;
-/// How many instances are processed concurrently.
+/// The number of instances that a bulk action processes concurrently.
 const AT_ONCE: usize = 8;
-/// How many bulk actions are remembered.
+/// The number of bulk actions that this process remembers.
 const KEPT: usize = 100;
-/// How many errors of each bulk action are kept.
+/// The maximum number of errors that a bulk action keeps.
 const ERRORS_KEPT: usize = 20;
 
-/// The action on each instance.
+/// The operation that a bulk action performs on each instance: retry or cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Act {
@@ -40,12 +40,12 @@ pub(crate) enum Act {
 pub(crate) struct Matched {
     pub(crate) ids: Vec<i64>,
     pub(crate) sample: Vec<SearchHit>,
-    /// Whether these are all matching instances. False if the search was cut off by a limit.
+    /// Whether `ids` contains all matching instances. False if a limit ended the search early.
     pub(crate) is_all: bool,
 }
 
-/// Finds the instances that a bulk action would process: those that match `search` and, if `wanted`
-/// is given, have this error fingerprint.
+/// Finds the instances that a bulk action would process: instances that match `search` and, if
+/// `wanted` is given, have this error fingerprint.
 pub(crate) async fn matching(
     inspect: &Inspect,
     search: &Search,
@@ -96,8 +96,8 @@ pub(crate) struct Bulk {
     began_at: String,
     all: usize,
     done: AtomicU64,
-    /// Instances that the action failed for: most often the status no longer allows it, or the key
-    /// is taken by another instance.
+    /// The number of instances for which the action failed. Most often the status of the instance
+    /// no longer allows the action, or another instance has taken its key.
     refused: AtomicU64,
     stop: AtomicBool,
     is_over: AtomicBool,
@@ -124,7 +124,7 @@ pub(crate) struct Progress {
 #[derive(Debug, Default)]
 pub(crate) struct Bulks {
     next: AtomicU64,
-    /// Locked briefly, never across an await.
+    /// The mutex is locked briefly, never across an await.
     all: Mutex<BTreeMap<u64, Arc<Bulk>>>,
 }
 

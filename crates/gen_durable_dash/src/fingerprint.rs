@@ -1,4 +1,5 @@
-//! Fingerprints of errors: equal for errors that differ only in the numbers and names they mention.
+//! Computes fingerprints of errors. Errors that differ only in the numbers and names they mention
+//! have the same fingerprint.
 
 /// Returns the error text with variable parts replaced: numbers, long hexadecimal words, and quoted
 /// text. The result has about 200 characters at most.
@@ -7,7 +8,7 @@ pub(crate) fn fingerprint(error: &str) -> String {
     let mut rest = error.chars().peekable();
     while let Some(c) = rest.next() {
         if matches!(c, '"' | '`') {
-            // A quote without a closing quote within 200 characters stays as it is.
+            // A quotation mark without a closing one within 200 characters stays as it is.
             let mut ahead = rest.clone();
             if ahead.by_ref().take(200).any(|other| other == c) {
                 rest = ahead;
@@ -54,7 +55,7 @@ mod tests {
     use super::fingerprint;
 
     #[test]
-    fn errors_that_differ_only_in_numbers_and_names_share_a_fingerprint() {
+    fn error_texts_that_differ_only_in_numbers_and_quoted_names_have_the_same_fingerprint() {
         let same = |a: &str, b: &str| assert_eq!(fingerprint(a), fingerprint(b), "{a} / {b}");
         same("order 7 not found", "order 12345 not found");
         same(

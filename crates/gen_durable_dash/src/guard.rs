@@ -55,8 +55,8 @@ async fn admitted(
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(run(caller, request, next).await);
     }
-    // Receive the whole body before the handler starts. A slow sender then occupies no handler, and
-    // only this connection until `BODY_TIMEOUT` has passed.
+    // Receive the whole body before the handler starts. A slow sender then occupies no handler. It
+    // occupies only its connection until `BODY_TIMEOUT` has passed.
     let request = with_whole_body(request, BODY_TIMEOUT).await?;
     match caller {
         Some(caller) if !NO_ACTS.contains(&request.uri().path()) => {
@@ -119,11 +119,12 @@ fn admit(shared: &Shared, request: &Request) -> Result<Option<Caller>, Box<Respo
     }
     check_origin(headers, host, path, is_read)?;
     if path == LOGIN && request.method() == Method::POST {
-        // The handler checks the token in the body.
+        // The handler of the sign-in checks the token in the body.
         return Ok(None);
     }
     let caller = caller(shared, request)?;
-    // Readers may sign out.
+    // A caller with the reader role may sign out, and may not use any other route that changes
+    // something.
     if !is_read && path != LOGOUT && caller.role != Role::Operator {
         let why = "this token may only read: use an operator token";
         return Err(refuse(Problem::new(
@@ -280,7 +281,7 @@ pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
 
 fn with_headers(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
-    // The sign-in page sets its own policy: its style is inline.
+    // The sign-in page sets its own content security policy, because its style is inline.
     headers
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static(POLICY));
@@ -312,7 +313,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_that_is_sent_too_slowly_is_rejected_with_408() {
+    async fn a_request_with_a_body_that_arrives_too_slowly_is_rejected_with_status_408() {
         let never = futures_util::stream::pending::<Result<axum::body::Bytes, std::io::Error>>();
         let request = Request::new(Body::from_stream(never));
         let refused = with_whole_body(request, Duration::from_millis(1))

@@ -1,9 +1,9 @@
-//! Durations as counts in logarithmic classes: four classes for each doubling of a millisecond.
-//! Counts of classes can be summed over seconds; percentiles cannot.
+//! Counts durations in logarithmic classes: there are four classes for each doubling of the
+//! duration. Counts of classes can be summed over seconds; percentiles cannot.
 
 use std::collections::BTreeMap;
 
-/// Counts by class.
+/// The number of durations in each class.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Histogram {
     classes: BTreeMap<i32, i64>,
@@ -51,7 +51,7 @@ mod tests {
     use super::Histogram;
 
     #[test]
-    fn percentiles_are_right_within_a_fifth() {
+    fn a_percentile_of_the_histogram_differs_from_the_exact_value_by_less_than_20_percent() {
         let mut histogram = Histogram::default();
         for ms in 1..=1000_i32 {
             histogram.add((4.0 * f64::from(ms).log2()).floor() as i32, 1);

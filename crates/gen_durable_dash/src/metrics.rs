@@ -1,4 +1,4 @@
-//! The live numbers in the text format of Prometheus.
+//! Formats the live numbers in the text format of Prometheus.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::pulse::Snapshot;
 /// Reads one gauge of a queue.
 type Gauge = fn(&gen_durable::Backlog) -> i64;
 
-/// Returns the exposition text.
+/// Returns the live numbers in the text format of Prometheus.
 pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     let mut out = String::new();
     let up = i32::from(snapshot.trouble.is_none());
@@ -134,22 +134,22 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
             label(&queue.queue)
         );
     }
-    let attention = snapshot.attention;
+    let findings = snapshot.findings;
     for (name, help, value) in [
         (
             "durable_lanes_blocked",
             "Lanes blocked by a failed head",
-            attention.lanes_blocked,
+            findings.lanes_blocked,
         ),
         (
             "durable_timers_overdue",
             "Timers and deadlines that are overdue",
-            attention.overdue,
+            findings.overdue,
         ),
         (
             "durable_schedules_failing",
             "Schedules that no live worker registers, or that fail",
-            attention.schedules_failing,
+            findings.schedules_failing,
         ),
     ] {
         metric(&mut out, name, "gauge", help);

@@ -17,7 +17,7 @@ pub(crate) struct Doc {
 
 #[derive(Debug, Clone)]
 enum Answers {
-    /// Not part of the API: a page for browsers, or an endpoint in another format.
+    /// The route is not part of the JSON API: it serves a page for browsers, or another format.
     Page,
     Json(&'static str),
     Events,
@@ -230,7 +230,7 @@ fn schemas() -> Value {
                 "*machines: Machine[]",
                 "*failures: Failure[]",
                 "minute: object",
-                "attention: object",
+                "findings: object",
                 "*chart: Series",
             ]),
         ),
@@ -309,7 +309,10 @@ fn schemas() -> Value {
             ]),
         ),
         ("Enqueued", object(&["*id", "*is_new: boolean"])),
-        ("History", object(&["*history: Line[]", "*has_more: boolean"])),
+        (
+            "History",
+            object(&["*history: Line[]", "*has_more: boolean"]),
+        ),
         (
             "Line",
             object(&[
@@ -426,11 +429,11 @@ fn schemas() -> Value {
             object(&[
                 "*id",
                 "*at: time",
-                "*by",
-                "from: string?",
-                "*via",
-                "*act",
-                "*on",
+                "*actor",
+                "source: string?",
+                "*channel",
+                "*action",
+                "*subject",
                 "succeeded: boolean?",
                 "outcome: string?",
                 "ended_at: string?",

@@ -15,7 +15,7 @@ pub struct Options {
     pub(crate) readers_see_payloads: bool,
     /// Whether the session cookie has the `Secure` attribute (sent over TLS only).
     pub(crate) secure_cookies: bool,
-    /// Title in the corner of every page.
+    /// The title in the corner of every page.
     pub(crate) title: String,
 }
 

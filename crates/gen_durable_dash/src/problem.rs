@@ -1,5 +1,5 @@
-//! Rejections and failures as `application/problem+json`: a status, a stable code for programs, and
-//! a sentence for people.
+//! Returns rejections and failures as `application/problem+json`: a status, a stable code for
+//! programs, and a sentence for people.
 
 use axum::{
     Json,
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 pub(crate) struct Said(pub(crate) String);
 
-/// An error response.
+/// An error response of the API.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -50,8 +50,8 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
-    /// Converts the problem into a response. Its detail begins with `what`, the consequence for the
-    /// caller.
+    /// Converts the problem into a response. The detail of the problem begins with `what`, the
+    /// consequence for the caller.
     pub(crate) fn because(mut self, what: &str) -> Response {
         self.detail = format!("{what}: {}", self.detail);
         self.into_response()
@@ -133,7 +133,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// The query string. A query that cannot be decoded becomes a [`Problem`].
+/// The query string of a request. A query that cannot be decoded becomes a [`Problem`].
 #[derive(Debug)]
 pub(crate) struct Query<T>(pub(crate) T);
 
@@ -147,7 +147,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The path parameters. A parameter that cannot be decoded becomes a 404.
+/// The path parameters of a request. A parameter that cannot be decoded becomes a 404.
 #[derive(Debug)]
 pub(crate) struct At<T>(pub(crate) T);
 

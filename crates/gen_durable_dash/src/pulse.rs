@@ -1,12 +1,14 @@
-//! The live numbers: read once a second while at least one dashboard is open, serialized once, and
-//! shared by all of them.
+//! The live numbers. One task reads them once a second while at least one dashboard is open,
+//! serializes them once, and shares the result with all dashboards.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
-use gen_durable::{Findings, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, FailureGroup, WorkerInfo};
+use gen_durable::{
+    Backlog, Count, Error, Estimate, FailureGroup, Findings, Inspect, Pool, Timestamp, WorkerInfo,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -15,11 +17,12 @@ use crate::{
     series::{KEPT_SECONDS, Series, Shown, Sums},
 };
 
-/// Interval between reads while a dashboard is open.
+/// The interval between two reads of the live numbers while a dashboard is open.
 const EVERY: Duration = Duration::from_secs(1);
-/// Figures that change slowly, or that cost more, are read every `SLOW_EVERY` reads.
+/// The reading task reads numbers that change slowly, or that cost more, only at every
+/// `SLOW_EVERY`th read.
 const SLOW_EVERY: u64 = 3;
-/// Reading continues for this long after the last request.
+/// The task continues to read the live numbers for this long after the last request.
 const IDLE_AFTER: Duration = Duration::from_secs(15);
 /// A snapshot older than `FRESH` is not returned: the caller waits for a new one, at most
 /// `WAIT_MAX`.
@@ -27,7 +30,7 @@ const FRESH: Duration = Duration::from_millis(2500);
 const WAIT_MAX: Duration = Duration::from_secs(4);
 /// A commit may become visible up to this many seconds after its timestamp.
 const LATE_SECONDS: i64 = 5;
-/// Length of the overview chart.
+/// The length of the overview chart in seconds.
 const CHART_SECONDS: i64 = 300;
 
 /// All live numbers at one moment.
@@ -43,13 +46,14 @@ pub(crate) struct Snapshot {
     pub(crate) workers: Vec<WorkerInfo>,
     pub(crate) troubles: Vec<FailureGroup>,
     /// Counts of lanes, timers and schedules that need an operator.
-    pub(crate) attention: Findings,
+    pub(crate) findings: Findings,
     pub(crate) chart: Shown,
-    /// Sums of the last minute.
+    /// The sums of the numbers of the last minute.
     pub(crate) minute: Sums,
-    /// Instances settled since this process began reading: (done, failed).
+    /// The numbers of instances that have settled since this process began to read: (done, failed).
     pub(crate) settled: (i64, i64),
-    /// The error of the last read. The other fields are then those of the last successful read.
+    /// The error of the last read. If it is set, the other fields have the values of the last
+    /// successful read.
     pub(crate) trouble: Option<String>,
     /// The snapshot serialized as JSON.
     pub(crate) text: Arc<str>,
@@ -61,9 +65,9 @@ pub(crate) struct Pulse {
     pool: Pool,
     redaction: Redaction,
     latest: watch::Sender<Arc<Snapshot>>,
-    /// Time of the last request. Locked briefly, never across an await.
+    /// The time of the last request. The mutex is locked briefly, never across an await.
     requested: Mutex<Option<Instant>>,
-    /// Wakes the reading task on a request after an idle time.
+    /// A request after an idle time wakes the reading task through this field.
     wake: Notify,
     series: Mutex<Series>,
 }
@@ -72,10 +76,10 @@ pub(crate) struct Pulse {
 #[derive(Debug, Default)]
 struct ReadState {
     reads: u64,
-    /// Second of the last read.
+    /// The second of the last read, since 1970.
     second: Option<i64>,
-    /// The newest instance id at each read, as (second, id). Instances with an id above the oldest
-    /// of them are counted again at the next read.
+    /// The newest instance id at each read, as (second, id). Instances with an id above the id of
+    /// the oldest entry are counted again at the next read.
     seen: std::collections::VecDeque<(i64, i64)>,
     settled: (i64, i64),
     settled_until: Option<i64>,
@@ -107,7 +111,7 @@ impl Pulse {
         self.pool.statements().values().sum()
     }
 
-    /// Notes a request, and wakes the reading task.
+    /// Records the time of a request, and wakes the reading task.
     pub(crate) fn ask(&self) {
         *self
             .requested
@@ -125,15 +129,15 @@ impl Pulse {
             || requested.is_some_and(|requested| requested.elapsed() < IDLE_AFTER)
     }
 
-    /// Subscribes to all snapshots from now on. The current one is available at once.
+    /// Subscribes to all snapshots from now on. The current snapshot is available at once.
     pub(crate) fn follow(&self) -> watch::Receiver<Arc<Snapshot>> {
         let receiver = self.latest.subscribe();
         self.ask();
         receiver
     }
 
-    /// Returns a snapshot younger than `FRESH`. If none is available within `WAIT_MAX`, it returns
-    /// the last one.
+    /// Returns a snapshot younger than `FRESH`. If none is available within `WAIT_MAX`, returns the
+    /// last snapshot.
     pub(crate) async fn now(&self) -> Arc<Snapshot> {
         let mut receiver = self.follow();
         let deadline = Instant::now() + WAIT_MAX;
@@ -187,8 +191,8 @@ impl Pulse {
             .max(now - KEPT_SECONDS);
         let since = Timestamp::from_second(from).unwrap_or(estimate.now);
         let finished = inspect.finished(since).await?;
-        // Keep one entry that is at least `LATE_SECONDS` old: all instances with a higher id than
-        // its are counted again, because an enqueue may become visible late.
+        // Keep one entry that is at least `LATE_SECONDS` old: all instances with an id above the id
+        // of that entry are counted again, because an enqueue may become visible late.
         while state
             .seen
             .get(1)
@@ -205,9 +209,9 @@ impl Pulse {
         let is_slow = state.reads.is_multiple_of(SLOW_EVERY) || before.trouble.is_some();
         let (standing, workers, troubles, edges) = match is_slow {
             true => (
-                inspect.standing().await?,
+                inspect.status_counts().await?,
                 inspect.workers().await?,
-                inspect.troubles().await?,
+                inspect.failure_groups().await?,
                 inspect.edges().await?,
             ),
             false => (
@@ -217,10 +221,10 @@ impl Pulse {
                 before.edges.clone(),
             ),
         };
-        let attention = if is_slow {
-            inspect.attention().await?
+        let findings = if is_slow {
+            inspect.findings().await?
         } else {
-            before.attention
+            before.findings
         };
         let newest = arrived.iter().map(|row| row.newest).max().unwrap_or(after);
         state.seen.push_back((now, newest.max(after)));
@@ -228,7 +232,8 @@ impl Pulse {
         let (chart, minute) = {
             let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
             series.settled(from, finished);
-            // The first second that was read is incomplete: the id bound falls inside it.
+            // Leave out the first second that was read: it is incomplete, because the lowest id
+            // falls inside it.
             series.arrived(arrived_from + 1, &arrived);
             series.trim(now);
             // Seconds that are not over, or in which a commit may still become visible, do not
@@ -255,7 +260,7 @@ impl Pulse {
             edges,
             workers,
             troubles,
-            attention,
+            findings,
             chart,
             minute,
             settled: state.settled,
@@ -274,8 +279,8 @@ async fn read_while_requested(pulse: Weak<Pulse>) {
             if pulse.is_requested() {
                 pulse.refresh(&mut state).await;
             } else {
-                // Wait with a limit: the task holds a strong reference while it waits, and the drop
-                // of the router must end it.
+                // Wait with a limit: the task holds a strong reference while it waits, and the task
+                // must end after the router is dropped.
                 let _ = tokio::time::timeout(EVERY, pulse.wake.notified()).await;
                 continue;
             }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::problem::Answer;
 
-/// How long a cached response is served.
+/// The time for which a cached response is served.
 const FRESH: Duration = Duration::from_secs(1);
 /// Maximum number of cached lists.
 const KEPT: usize = 64;
@@ -40,7 +40,7 @@ impl IntoResponse for Written {
 
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    /// Cached responses by request. Locked briefly, never across an await.
+    /// The cached responses by request. The mutex is locked briefly, never across an await.
     slots: Mutex<HashMap<String, Slot>>,
 }
 
@@ -76,8 +76,8 @@ impl Recent {
     fn slot(&self, request: String) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= KEPT && !slots.contains_key(&request) {
-            // A request that is reading holds its slot by an `Arc`. All other entries can be read
-            // again.
+            // The cache can be cleared: a request that is reading holds its slot by an `Arc`, and
+            // all other entries can be read again.
             slots.clear();
         }
         slots.entry(request).or_default().clone()
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn concurrent_requests_share_one_read_until_the_cache_is_cleared() {
+    async fn requests_for_the_same_answer_share_one_read_until_the_cache_is_cleared() {
         let (recent, reads) = (Recent::default(), AtomicUsize::new(0));
         let ask = async |what: &str| {
             let read = async { Ok(json!(reads.fetch_add(1, Ordering::Relaxed))) };

@@ -1,10 +1,11 @@
 //! Redaction of values with a sensitive key, in JSON text (all other text, numbers included, stays
 //! byte for byte the same) and in error texts.
 
-/// Replaces a redacted value.
+/// The text that replaces a redacted value.
 const REDACTED: &str = "\"[redacted]\"";
 
-/// Which values are redacted: those with a key that contains one of these words, in any case.
+/// Defines which values are redacted: the values with a key that contains one of these words, in
+/// upper or lower case.
 #[derive(Debug, Clone)]
 pub struct Redaction {
     words: Vec<String>,
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_sensitive_keys_are_redacted_at_any_depth_and_nothing_else_changes() {
+    fn redaction_replaces_values_of_sensitive_json_keys_at_any_depth_and_nothing_else() {
         let redaction = Redaction::default();
         let text = r#"{"a": [1, 123456789012345678901234567890], "userPassword": "x\"},", "card": {"number": [4, {"deep": "}"}]}, "list": [{"token": 7}, "secret: no key"], "tail": null}"#;
         let shown = redaction.json(text);
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_after_a_sensitive_word_in_an_error_is_redacted() {
+    fn redaction_replaces_the_value_after_a_sensitive_word_in_an_error_text() {
         let redaction = Redaction::default();
         assert_eq!(
             redaction.text("401: token=abc123 was refused"),

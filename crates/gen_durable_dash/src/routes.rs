@@ -9,7 +9,7 @@ use axum::{
 
 use crate::{
     api::{
-        acts, audit, health, instance, instances, lanes, live, many, places, projections,
+        acts, audit, bulk, health, instance, instances, lanes, live, projections, queues,
         schedules, session, timers,
     },
     assets,
@@ -17,7 +17,7 @@ use crate::{
     shared::Shared,
 };
 
-/// The longest request body, in bytes.
+/// The maximum length of a request body in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) struct Route {
@@ -27,13 +27,13 @@ pub(crate) struct Route {
     handler: MethodRouter<Shared>,
 }
 
-/// A route, for tools that enumerate them.
+/// A route of the router, for tools that list all routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RouteInfo {
-    /// GET or POST.
+    /// The HTTP method: GET or POST.
     pub method: String,
-    /// The path, with its parameters in braces.
+    /// The path of the route, with its parameters in braces.
     pub path: &'static str,
 }
 

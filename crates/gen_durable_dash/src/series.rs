@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::histogram::Histogram;
 
-/// How many seconds are kept.
+/// The number of seconds that the series keeps.
 pub(crate) const KEPT_SECONDS: i64 = 900;
 
 #[derive(Debug, Clone, Default)]
@@ -17,11 +17,11 @@ struct Second {
     done: i64,
     failed: i64,
     took: Histogram,
-    /// Settled instances by machine.
+    /// The number of settled instances of each machine.
     machines: BTreeMap<String, i64>,
 }
 
-/// The figures of each second, by seconds since 1970.
+/// The numbers of each second. The key is the second since 1970.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
     seconds: BTreeMap<i64, Second>,
@@ -30,9 +30,9 @@ pub(crate) struct Series {
 /// A chart: arrays of equal length, one element per point.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Shown {
-    /// Start of the first point, in seconds since 1970.
+    /// The start of the first point of the chart, in seconds since 1970.
     pub(crate) from: i64,
-    /// Seconds per point.
+    /// The number of seconds per point of the chart.
     pub(crate) step: i64,
     pub(crate) arrived: Vec<i64>,
     pub(crate) done: Vec<i64>,
@@ -43,7 +43,7 @@ pub(crate) struct Shown {
     pub(crate) p99: Vec<Option<f64>>,
 }
 
-/// Sums over a range of seconds.
+/// The sums of the numbers of a range of seconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Sums {
     pub(crate) seconds: i64,
@@ -53,13 +53,13 @@ pub(crate) struct Sums {
     pub(crate) p50: Option<f64>,
     pub(crate) p95: Option<f64>,
     pub(crate) p99: Option<f64>,
-    /// Settled instances by machine.
+    /// The number of settled instances of each machine.
     pub(crate) machines: BTreeMap<String, i64>,
 }
 
 impl Series {
-    /// Replaces the figures of settled instances from second `from` on. They are read again because
-    /// a commit may become visible later than its timestamp says.
+    /// Replaces the numbers of settled instances from second `from` on. The server reads these
+    /// seconds again, because a commit may become visible later than its timestamp says.
     pub(crate) fn settled(&mut self, from: i64, finished: Vec<Finished>) {
         for second in self.seconds.range_mut(from..).map(|(_, second)| second) {
             *second = Second {
@@ -93,7 +93,7 @@ impl Series {
         self.seconds = self.seconds.split_off(&(now - KEPT_SECONDS));
     }
 
-    /// Returns the last `window` seconds before `now`, with `step` seconds per point.
+    /// Returns a chart of the last `window` seconds before `now`, with `step` seconds per point.
     pub(crate) fn show(&self, now: i64, window: i64, step: i64) -> Shown {
         let step = step.max(1);
         // Points begin at multiples of `step`, so that their values do not change as `now`

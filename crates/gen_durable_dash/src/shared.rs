@@ -1,4 +1,4 @@
-//! State shared by all handlers.
+//! The state that all HTTP handlers share.
 
 use std::{
     sync::{
@@ -19,31 +19,31 @@ use crate::{
     recent::Recent,
 };
 
-/// The server cancels statements of the dashboard that take longer.
+/// The statement timeout of the dashboard. Postgres cancels a statement that takes longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections for page requests. The live numbers use one more.
+/// The number of connections for page requests. The live numbers use one more connection.
 const READERS: usize = 2;
-/// The `application_name` of these connections.
+/// The `application_name` of the connections of the dashboard.
 const APPLICATION_NAME: &str = "gen_durable dash";
 
 pub(crate) type Shared = Arc<Inner>;
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Runs the operator actions.
+    /// The client that runs the actions of operators.
     pub(crate) client: Client,
     /// Connections for reads, used in rotation.
     readers: Vec<Inspect>,
-    /// Counts reads; selects the next connection.
+    /// The number of reads so far, which selects the next connection.
     next_reader: AtomicUsize,
     /// Authentication and browser sessions.
     pub(crate) doors: Doors,
     pub(crate) options: Options,
     /// The live numbers.
     pub(crate) pulse: Arc<Pulse>,
-    /// The cache of lists.
+    /// The cache of list responses.
     pub(crate) recent: Recent,
-    /// Writes the audit log.
+    /// The writer of the audit log.
     pub(crate) audit: Audit,
     /// Bulk actions, running and ended.
     pub(crate) bulks: Bulks,

@@ -1,4 +1,5 @@
-//! The public cluster handle: start, URL, stop, crash, restart.
+//! The public handle of a cluster: it starts, stops, crashes and restarts the server, and returns
+//! its URL.
 
 mod launch;
 mod start;
@@ -14,10 +15,11 @@ use crate::user::Account;
 use crate::watch::{Signal, Watched};
 use crate::{Error, Options, Result, url};
 
-/// A fast shutdown writes a checkpoint. After this time the server gets an immediate shutdown.
+/// The time limit of a fast shutdown, which writes a checkpoint. After this time the server gets an
+/// immediate shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Postgres kills its own processes if they have not ended five seconds after an immediate
-/// shutdown.
+/// The time limit of an immediate shutdown. Postgres kills its own processes if they have not ended
+/// five seconds after the request for an immediate shutdown.
 const CRASH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A private Postgres cluster: superuser `postgres`, database `postgres`, UTF-8, C locale, data
@@ -43,18 +45,18 @@ pub struct Cluster {
     /// processes distinguish a running owner from one that has ended. `None` if another process
     /// owns the cluster.
     owner: Option<File>,
-    /// The server we started, while it runs.
+    /// The server that this handle has started, while the server runs.
     server: Option<Watched>,
-    /// The server's state when it was last ready.
+    /// The process id, port and socket of the server when it was last ready.
     running: Running,
     lifetime: Lifetime,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lifetime {
-    /// The directory is removed when the cluster stops.
+    /// The stop of the cluster removes its directory.
     Temporary,
-    /// The directory stays.
+    /// The stop of the cluster keeps its directory.
     Kept,
     /// Another process owns the cluster, so this handle does not stop it.
     Joined,
@@ -94,7 +96,7 @@ impl Cluster {
     }
 
     /// Returns the URL over TCP if [`Options::listen_on`] was set. It contains the password: every
-    /// user of the machine can reach a TCP port, so connections over TCP need the password, and
+    /// user of the computer can reach a TCP port, so connections over TCP need the password, and
     /// connections over the socket do not.
     pub fn tcp_url(&self) -> Option<String> {
         let password = self
@@ -130,7 +132,8 @@ impl Cluster {
         self.binaries.version
     }
 
-    /// Returns whether another process owns this cluster. This handle then does not stop it.
+    /// Returns whether another process owns this cluster. If so, this handle does not stop the
+    /// cluster.
     pub fn is_joined(&self) -> bool {
         self.lifetime == Lifetime::Joined
     }
@@ -239,7 +242,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // An error leaves files behind. The watcher or the sweep of a later start removes them.
+        // If the stop fails, files of the cluster remain. The watcher, or the sweep of a later
+        // start, removes these files.
         let _ = self.stop();
     }
 }

@@ -13,10 +13,10 @@ use crate::user::{self, Account};
 use crate::watch::{Signal, Watch};
 use crate::{Error, Result};
 
-/// `initdb` takes seconds. After this time it counts as hung.
+/// The time limit of `initdb`, which normally takes seconds.
 const INITDB_TIMEOUT: Duration = Duration::from_secs(300);
-/// Prefix of a data directory that `initdb` is still writing. It is renamed to `data` when
-/// complete, so `data` is never incomplete.
+/// Prefix of the name of a data directory that `initdb` is still writing. This crate renames the
+/// complete directory to `data`, so `data` is never incomplete.
 const UNFINISHED: &str = "data.new-";
 
 /// The content of a running server's `postmaster.pid`.
@@ -30,7 +30,8 @@ pub(crate) struct Running {
 }
 
 /// Returns the server that runs on this data directory, if there is one. The pid file alone is no
-/// proof: its writer may have crashed, and another program may have its process id now.
+/// proof: the server that wrote it may have crashed, and another program may now have the process
+/// id of that server.
 pub(crate) fn running(data: &Path) -> Option<Running> {
     let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -56,7 +57,7 @@ fn is_server_of(pid: u32, data: &Path) -> bool {
         return cwd == data;
     }
     // In many containers not even root may read the working directory of another user's process,
-    // but its arguments are readable by every user.
+    // but every user can read the arguments of that process.
     if let Ok(arguments) = fs::read(format!("/proc/{pid}/cmdline")) {
         return arguments
             .split(|byte| *byte == 0)
@@ -85,7 +86,7 @@ pub(crate) struct Making<'a> {
     pub(crate) binaries: &'a Binaries,
     pub(crate) account: Option<&'a Account>,
     pub(crate) log: &'a File,
-    /// Whether the files must survive a power failure.
+    /// Whether the files of the data directory must survive a power failure.
     pub(crate) sync: bool,
     /// Whether the watcher removes the whole cluster directory, not only the incomplete data
     /// directory, if this process is killed during `initdb`.
@@ -107,8 +108,8 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
         return Ok(());
     }
     if place.data.exists() {
-        // Only the rename below creates `data`, so a different program created this directory.
-        // Leave it unchanged.
+        // This function creates `data` only by a rename at its end, so another program created this
+        // directory. Leave the directory unchanged.
         return Err(Error::new(format!(
             "{} exists and is not a Postgres data directory (it has no PG_VERSION): move it away, or keep the cluster \
              elsewhere",
@@ -129,8 +130,8 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
     ]
     .map(str::to_owned)
     .to_vec();
-    // Every user that can enter the socket's directory is trusted. A TCP port is open to every user
-    // of the machine, so it requires the password.
+    // Postgres trusts every user that can enter the socket directory. Every user of the computer
+    // can reach a TCP port, so connections over TCP need the password.
     arguments.extend([
         "--auth-local=trust".to_owned(),
         "--auth-host=scram-sha-256".to_owned(),
@@ -172,8 +173,8 @@ pub(crate) fn password(place: &Place) -> Option<String> {
 }
 
 /// Removes the pid file of a server that no longer runs. Postgres refuses to start if another
-/// process of the same user now has the process id in that file. Call it only if no server can be
-/// running.
+/// process of the same user now has the process id in that file. Call this function only if no
+/// server can be running on the data directory.
 pub(crate) fn remove_stale_pid_file(data: &Path) -> Result<()> {
     let path = data.join("postmaster.pid");
     match fs::remove_file(&path) {
@@ -208,7 +209,7 @@ fn write_password(place: &Place, account: Option<&Account>) -> Result<PathBuf> {
 fn sweep_unfinished(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            // If the removal fails permanently, the next `initdb` reports the error.
+            // Ignore an error: if the removal always fails, the next `initdb` reports it.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

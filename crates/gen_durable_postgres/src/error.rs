@@ -40,8 +40,8 @@ impl Error {
 
     /// Returns an error of a program that failed, with the end of its log.
     pub(crate) fn with_log(what: &str, log: &str) -> Self {
-        // A full disk is also in the log, but the message names it first because the user can fix
-        // it.
+        // The log also reports a full disk, but the message names this cause first, because the
+        // user can fix it.
         let full = log.contains("No space left on device");
         let remedy = if full {
             ": the disk is full; free some space, or choose another directory"

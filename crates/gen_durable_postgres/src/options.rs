@@ -21,19 +21,21 @@ use crate::{Cluster, Result};
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Options {
-    /// If off, commits are faster and a power failure can lose data.
+    /// Whether a commit waits for the disk. If off, commits are faster and a power failure can lose
+    /// data.
     pub(crate) fsync: bool,
-    /// Server settings in order; for the same name, the last value applies.
+    /// The settings of the server, in the order of the calls. For the same name, the last value
+    /// applies.
     pub(crate) settings: Vec<(String, String)>,
-    /// The port on 127.0.0.1; 0 means any free port.
+    /// The TCP port on 127.0.0.1; 0 means any free port.
     pub(crate) port: Option<u16>,
-    /// If set, nothing is printed on stderr.
+    /// Whether this crate prints nothing on stderr.
     pub(crate) quiet: bool,
-    /// Whether missing programs may be fetched or installed.
+    /// Whether this crate may fetch or install Postgres programs that are missing.
     pub(crate) obtain: bool,
     /// The maximum time until the server accepts connections, including recovery.
     pub(crate) start_timeout: Duration,
-    /// The directories in which programs are searched.
+    /// The directories in which this crate searches for Postgres programs.
     pub(crate) places: Places,
 }
 
@@ -58,7 +60,7 @@ impl Options {
             places,
         }
         .setting("max_connections", "200")
-        // The same time zone on every machine.
+        // Use the same time zone on every computer.
         .setting("timezone", "UTC")
         .setting("log_timezone", "UTC")
     }
@@ -102,8 +104,8 @@ impl Options {
         self
     }
 
-    /// Sets whether programs that are missing on this machine may be fetched or installed. The
-    /// default is on.
+    /// Sets whether Postgres programs that are missing on this computer may be fetched or
+    /// installed. The default is on.
     pub fn obtain(mut self, allowed: bool) -> Self {
         self.obtain = allowed;
         self

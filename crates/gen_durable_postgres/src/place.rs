@@ -16,18 +16,18 @@ use crate::{Error, Result};
 /// Prefix of the directory name of a temporary cluster. It is short because the length of a
 /// socket's path is limited.
 const PREFIX: &str = "gd-pg-";
-/// `sockaddr_un` holds 104 bytes on macOS and 108 on Linux. Postgres appends `/.s.PGSQL.65535` to
-/// the directory.
+/// The maximum length of the path of a socket directory. `sockaddr_un` holds 104 bytes on macOS and
+/// 108 on Linux. Postgres appends `/.s.PGSQL.65535` to the directory.
 const SOCKET_DIR_BYTES_MAX: usize = 100 - "/.s.PGSQL.65535".len();
-/// The log of a kept cluster is truncated at the next start if it is longer than this.
+/// The log of a kept cluster is truncated at the next start if the log has more bytes than this.
 const LOG_BYTES_MAX: u64 = 16 << 20;
-/// The maximum part of the log that an error shows.
+/// The maximum number of bytes of the server log that an error message contains.
 const LOG_TAIL_BYTES: u64 = 4 << 10;
 
 /// The paths of one cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// The directory that contains the others.
+    /// The directory of the cluster. It contains the data directory, the log and the owner file.
     pub(crate) base: PathBuf,
     /// The Postgres data directory.
     pub(crate) data: PathBuf,
@@ -84,8 +84,8 @@ impl Place {
         }
         let mut place = Self::at(base);
         if place.run.as_os_str().len() > SOCKET_DIR_BYTES_MAX {
-            // The path is too long for a socket. The replacement is derived from the path, so it is
-            // the same for every run.
+            // The path is too long for a socket. Use a directory in `/tmp` with the hash of the
+            // path in its name, so that every run uses the same directory.
             place.run = PathBuf::from(format!(
                 "/tmp/{PREFIX}run-{:016x}",
                 fingerprint(&place.base)
@@ -94,7 +94,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Returns an error if the server's account cannot enter the directory.
+    /// Returns an error if the server's account cannot enter the directory of the cluster.
     pub(crate) fn check_reachable(&self, account: Option<&Account>) -> Result<()> {
         if let (Some(barrier), Some(account)) = (user::first_barrier(&self.base, account), account)
         {
@@ -117,14 +117,14 @@ impl Place {
         self.base.join("password")
     }
 
-    /// Returns the path of the owner file. The owner of the cluster holds a lock on it until it
-    /// ends.
+    /// Returns the path of the owner file. The process that owns the cluster holds a lock on this
+    /// file until the process ends.
     pub(crate) fn owner(&self) -> PathBuf {
         self.base.join("owner")
     }
 
     /// Opens the log without locking it. The watcher and every process of the server share one open
-    /// file description, so its lock is free only when all of them have ended.
+    /// file description, so the lock on the log is free only when all these processes have ended.
     pub(crate) fn open_log(&self) -> Result<File> {
         let opened = OpenOptions::new()
             .create(true)
@@ -136,7 +136,7 @@ impl Place {
     /// Truncates a log that is too long. The caller must hold the log's lock.
     pub(crate) fn trim(log: &File) {
         if log.metadata().is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
-            // A long log is no reason to fail the start.
+            // The start ignores an error, because a long log is no reason to fail.
             let _ = log.set_len(0);
         }
     }
@@ -187,8 +187,9 @@ pub(crate) fn make_private(dir: &Path, account: Option<&Account>) -> Result<()> 
             if meta.is_dir() && meta.uid() == wanted && meta.mode() & 0o077 == 0 {
                 return Ok(());
             }
-            // Authentication on the socket relies on this directory: its owner could run another
-            // server in it under the same address.
+            // Connections over the socket need no password, so the directory must belong to the
+            // server's account. Another owner could run a different server in the directory under
+            // the same address.
             Err(Error::new(format!(
                 "{} must be a directory that belongs to user id {wanted} and is closed to other users: remove it, or \
                  keep the cluster elsewhere",
@@ -225,8 +226,9 @@ fn sweep(parent: &Path, account: Option<&Account>) {
         // Do not open or remove directories of other users.
         let is_ours = fs::symlink_metadata(&place.base)
             .is_ok_and(|m| m.is_dir() && ours.contains(&Some(m.uid())));
-        // A directory without an owner file is still being created. If the owner has ended, its
-        // server may still be shutting down and hold the log's lock.
+        // The sweep skips a directory without an owner file, because another process is still
+        // creating that directory. If the owner has ended, its server may still be shutting down,
+        // and then the server holds the lock on the log.
         if !is_ours {
             continue;
         }
@@ -241,7 +243,7 @@ fn sweep(parent: &Path, account: Option<&Account>) {
 }
 
 /// Opens a regular file and nothing else. Opening a pipe would block until its other end is opened,
-/// and the account that runs the server could create a pipe here.
+/// and the account that runs the server could create a pipe in the directory of a cluster.
 fn open_regular(path: &Path) -> Option<File> {
     fs::symlink_metadata(path)
         .is_ok_and(|meta| meta.is_file())
@@ -249,8 +251,8 @@ fn open_regular(path: &Path) -> Option<File> {
         .flatten()
 }
 
-/// Returns the FNV-1a hash. The result must be the same in every build, which std's hasher does not
-/// guarantee.
+/// Returns the FNV-1a hash of a path. The result must be the same in every build, which std's
+/// hasher does not guarantee.
 fn fingerprint(path: &Path) -> u64 {
     let bytes = path.as_os_str().as_encoded_bytes();
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -263,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_named_like_the_log_does_not_block_the_sweep() {
+    fn the_sweep_removes_an_abandoned_directory_in_which_the_server_log_is_a_named_pipe() {
         let parent = std::env::temp_dir().join(format!("gd-sweep-{}", std::process::id()));
         let place = Place::at(parent.join(format!("{PREFIX}left")));
         fs::create_dir_all(&place.base).unwrap();

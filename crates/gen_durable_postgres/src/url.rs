@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_directory_and_a_database_are_percent_encoded() {
+    fn a_url_contains_the_socket_directory_and_the_database_name_percent_encoded() {
         let url = over_socket(Path::new("/tmp/a b"), 5432, "my/db");
         assert_eq!(url, "postgresql://postgres@%2Ftmp%2Fa%20b/my%2Fdb");
         assert_eq!(

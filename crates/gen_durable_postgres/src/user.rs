@@ -1,5 +1,5 @@
-//! The user that runs the server. Postgres refuses to run as root, so root starts it as an
-//! unprivileged account.
+//! Chooses the user that runs the server. Postgres refuses to run as root, so root starts the
+//! server as an unprivileged account.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// `/etc/passwd`, because `initdb` resolves its own user name.
 const CANDIDATES: [&str; 3] = ["postgres", "_postgres", "nobody"];
 
-/// One account of `/etc/passwd`.
+/// One account in `/etc/passwd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) name: String,
@@ -46,8 +46,9 @@ pub(crate) fn is_root() -> bool {
 
 /// Returns the account that runs the server, or `None` if the current user runs it.
 ///
-/// `owner` is the owner of an existing data directory. Postgres runs only as exactly that user, so
-/// a directory created by `nobody` still runs as `nobody` after an account `postgres` was added.
+/// `owner` is the owner of an existing data directory. Postgres runs only as the owner of its data
+/// directory. If `nobody` created the directory, the server runs as `nobody` even after an account
+/// `postgres` was added.
 pub(crate) fn server_account(owner: Option<u32>) -> Result<Option<Account>> {
     if !is_root() {
         return Ok(None);
@@ -93,8 +94,8 @@ fn parse(line: &str) -> Option<Account> {
     Some(Account { name, uid, gid })
 }
 
-/// Returns a command that runs as the server's account, without the Postgres variables of our
-/// environment.
+/// Returns a command that runs as the server's account, without the `PG*` variables in the
+/// environment of this process.
 pub(crate) fn command(program: &Path, account: Option<&Account>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -104,11 +105,11 @@ pub(crate) fn command(program: &Path, account: Option<&Account>) -> Command {
             command.env_remove(name);
         }
     }
-    // The account may not be allowed to read our working directory, and `initdb` fails if it
-    // cannot.
+    // The server's account may not be allowed to read the working directory of this process, and
+    // `initdb` fails if it cannot read its working directory.
     command.env("LC_ALL", "C").current_dir("/");
     if let Some(account) = account {
-        // Run as root, std also drops the supplementary groups.
+        // If this process runs as root, the standard library also drops the supplementary groups.
         command.gid(account.gid).uid(account.uid);
     }
     command
@@ -155,7 +156,7 @@ mod tests {
                           postgres:x:101:104:PostgreSQL,,,:/var/lib/postgresql:/bin/bash\nodd line\n";
 
     #[test]
-    fn the_postgres_account_is_the_first_choice() {
+    fn root_runs_the_server_as_account_postgres_or_else_as_nobody() {
         assert_eq!(
             choose(PASSWD, None).unwrap(),
             Account {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_an_existing_data_directory_runs_the_server() {
+    fn root_runs_the_server_as_the_owner_of_the_data_directory_unless_root_owns_it() {
         assert_eq!(choose(PASSWD, Some(65534)).unwrap().name, "nobody");
         assert_eq!(choose(PASSWD, Some(0)).unwrap().name, "postgres");
         assert!(
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn root_without_a_server_account_gets_an_error_with_the_remedies() {
+    fn root_gets_an_error_with_remedies_if_no_account_can_run_the_server() {
         let error = choose("root:x:0:0:root:/root:/bin/sh\n", None)
             .unwrap_err()
             .to_string();

@@ -1,9 +1,9 @@
 //! Runs a program that cannot outlive this process. The program runs under a small shell script,
 //! the watcher, that reads a pipe. This process holds the other end of the pipe.
 //!
-//! The kernel closes our end of the pipe however this process ends, SIGKILL included. The watcher
-//! then ends the program and, if requested, removes its directory. The same pipe transports the
-//! signals that we want to send to the program, so this crate does not call `kill(2)`.
+//! The kernel closes that end of the pipe however this process ends, SIGKILL included. The watcher
+//! then ends the program and, if requested, removes its directory. This process also sends signals
+//! for the program through the pipe, so this crate does not call `kill(2)`.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use crate::user::{self, Account};
 use crate::{Error, Result};
 
-/// The interval at which a condition is checked while we wait for it.
+/// The interval between two checks of a condition that this process waits for.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
 
-/// `$1` is the signal to send when the pipe is closed, `$2` is a directory to remove afterwards or
-/// an empty string, and the rest is the command.
+/// The script of the watcher. `$1` is the signal to send when the pipe is closed, `$2` is a
+/// directory to remove afterwards or an empty string, and the rest is the command of the program.
 ///
 /// The program is a child of this shell, so its process id cannot be reused before the shell has
 /// waited for it. The reader is a second child, because a shell cannot read and wait at the same
@@ -42,7 +42,7 @@ if [ $? = 7 ] && [ -n "$remove" ]; then rm -rf -- "$remove"; fi
 exit "$code"
 "#;
 
-/// A signal by its name for `kill -s`.
+/// A signal for the program, by its name for `kill -s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// Ends `initdb`, which removes its incomplete files.
@@ -72,9 +72,9 @@ pub(crate) struct Watch<'a> {
     /// Receives stdout and stderr. The program inherits the lock on this file, so other processes
     /// can see that the program still runs.
     pub(crate) log: &'a File,
-    /// The signal to send when this process has ended.
+    /// The signal that the watcher sends to the program when this process has ended.
     pub(crate) at_end: Signal,
-    /// The directory to remove when this process and the program have ended.
+    /// The directory that the watcher removes when this process and the program have ended.
     pub(crate) remove: Option<&'a Path>,
 }
 
@@ -83,7 +83,8 @@ pub(crate) struct Watch<'a> {
 pub(crate) struct Watched {
     /// The watcher shell. It exits with the exit code of the program.
     shell: Child,
-    /// Our end of the pipe. It is not kept in `shell` because `Child::wait` would close it.
+    /// The end of the pipe that this process holds. It is not kept in `shell`, because
+    /// `Child::wait` would close it.
     pipe: ChildStdin,
 }
 
@@ -120,7 +121,7 @@ impl Watch<'_> {
 impl Watched {
     pub(crate) fn signal(&mut self, signal: Signal) {
         // A write to a pipe without a reader fails. The program has then ended, which is the
-        // purpose of every signal here.
+        // purpose of every signal that this crate sends.
         let _ = writeln!(self.pipe, "{}", signal.name());
     }
 

@@ -1,11 +1,13 @@
--- Appends events, in the order of the arrays. An array may be empty if every value is the default.
+-- Appends events to the logs of their tenants, in the order of the arrays. An array may be empty if
+-- every value is the default.
 --   called by: store::events, _record_result_events
 --   index: event_heads_pkey, events_log, events_unplaced, event_scans_pkey
---   locks: heads of logs, by tenant. p_heads: 'wait' waits for them; 'skip' skips locked ones, and
---   events of those logs get their position later; 'none' locks none and all events get their
---   position later, for a transaction that the caller ends.
--- Returns, in the order of the arrays, the position if it is assigned already, and the arrival
--- number.
+--   locks: heads of logs (rows of event_heads), by tenant. With p_heads = 'wait' it waits for
+--   locked heads. With 'skip' it skips locked heads, and the events of those logs get their
+--   position later. With 'none' it locks no head and all events get their position later: for a
+--   transaction that the caller ends.
+-- Returns a row per event, in the order of the arrays: the position, if it is assigned already, and
+-- the arrival number.
 create function gen_durable._append(
     p_tenants text[], p_names text[], p_versions int[], p_payloads text[], p_headers text[],
     p_instances bigint[], p_steps text[], p_heads text
@@ -19,8 +21,8 @@ declare
     held text[] := '{}';
 begin
     if p_heads <> 'none' then
-        -- The events are durable before anything that depends on them begins, whatever the setting
-        -- of the role or the database.
+        -- Ensures that the events are durable before anything that depends on them begins, even if
+        -- the role or the database turns synchronous_commit off.
         if current_setting('synchronous_commit') = 'off' then
             perform set_config('synchronous_commit', 'on', true);
         end if;
@@ -43,8 +45,8 @@ begin
             perform gen_durable._place_events_locked(held, false);
         end if;
     end if;
-    -- A statement of its own, with a snapshot that is newer than the locks: no other transaction
-    -- appends to these logs now.
+    -- The insert is a statement of its own, so that its snapshot is newer than the locks: it reads
+    -- the last positions, and no other transaction appends to these logs now.
     return query
     with log_position as materialized (
         select h.tenant, coalesce((

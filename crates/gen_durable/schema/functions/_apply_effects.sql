@@ -1,8 +1,9 @@
--- Applies what step results do beside ending a step, by instance id: waits, spawns, new instances,
--- repeating timers, and sleeps until a date.
---   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as enqueue_all, arm
+-- Applies the effects of step results in the order of the instance ids: waits, spawns, new
+-- instances, repeating timers, and sleeps until a date.
+--   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as
+--   enqueue_all, _insert_repeating_timers
 --   locks: rows that the caller has locked; as enqueue_all
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._apply_effects(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
@@ -29,10 +30,11 @@ begin
             where i.id = (ending->>'id')::bigint;
         end if;
         if ending ? 'awaits' then
-            -- Read the inbox with a snapshot that is newer than the lock on the row: a signal that
-            -- was sent while the instance began to wait is visible, or its sender waits for this
-            -- lock. Signals that the step has received do not wake it. They are compared by id,
-            -- since ids commit out of order.
+            -- Wakes the instance if its inbox has a signal that it waits for. The snapshot of this
+            -- statement is newer than the lock on the instance's row: a signal that was sent while
+            -- the instance began to wait is visible, or its sender waits for the lock. Signals that
+            -- the step has already received do not wake the instance. The condition compares each
+            -- id and not the largest one, since ids commit out of order.
             update gen_durable.instances i
             set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock(),
                 partition_waiting = i.partition_key is not null

@@ -1,9 +1,10 @@
--- Ensures that the partition has a holder, if any instance waits for it. p_came are instances that
--- have arrived since the last placement. Returns false if a needed row is locked: call it again
--- later.
+-- Ensures that a partition has a holder, if any instance waits for the partition. p_came has the
+-- instances that have arrived since the last placement. Returns false if another transaction has
+-- locked a needed row: the caller has to try again later.
 --   called by: _choose_partition_holders
---   index: instances_partition_holder, instances_partition_waiting, partition_cursors_pkey, instances_pkey
---   locks: the holder and the instance that becomes the holder, skipping locked ones. The caller
+--   index: instances_partition_holder, instances_partition_waiting, partition_cursors_pkey,
+--   instances_pkey
+--   locks: the holder and the instance that becomes the holder, skipping locked rows. The caller
 --   holds the placement lock.
 create function gen_durable._assign_partition(p_tenant text, p_key text, p_came bigint[]) returns boolean
 language plpgsql
@@ -18,8 +19,9 @@ begin
     where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
       and (i.status in ('runnable', 'executing') or i.locked_by is not null);
     if holder.id is not null then
-        -- Under its lock: a commit that is about to free the partition does not see instances that
-        -- arrived meanwhile, and this transaction does not see that commit.
+        -- Locks the holder and reads it again: a commit that is about to free the partition does
+        -- not see instances that have arrived meanwhile, and without the lock this transaction
+        -- would not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
         where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
@@ -28,11 +30,11 @@ begin
             return false;
         end if;
     end if;
-    -- Lower the cursor to the first arrival. That instance may have been cancelled meanwhile:
-    -- others that arrived with it wait behind it.
+    -- Lowers the cursor of the partition to the first of the arrived instances, even if that
+    -- instance has been cancelled meanwhile: other instances that arrived with it wait behind it.
     with came as materialized (
-        -- By id and not by partition: the index of the partition would read all instances that
-        -- wait.
+        -- Reads the arrived instances by id and not by partition: a scan of the partition's index
+        -- would read all waiting instances.
         select i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         from gen_durable.instances i where i.id = any (p_came)
     )
@@ -42,7 +44,8 @@ begin
           order by c.priority, c.eligible_at, c.id limit 1) f
     where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
     if holder.id is not null then
-        -- A cancelled holder counts as well: its step still runs.
+        -- The holder is executing or due, and stays the holder. A cancelled holder stays too, since
+        -- its step still runs.
         if holder.status <> 'runnable' or holder.eligible_at <= gen_durable.clock() then
             return true;
         end if;

@@ -1,13 +1,13 @@
--- Cancels a page of the live children of settled instances. It reads at most p_limit rows.
+-- Cancels a page of the live children of settled instances. Reads at most p_limit children.
 --   called by: store::signal::cancel_below
 --   index: instances_children, instances_pkey; as _cancel_live
 --   locks: the live children by id, the youngest first, each for at most p_lock_timeout; then as
 --   _cancel_live
--- A tree is cancelled from above: a settled parent spawns no more, so the children that are read
--- here are all of its children. The first parent is read after (p_generation, p_after); a child
--- that an operator retried has no generation and is read last. Returns the ids of the children that
--- were read, how many parents were read completely, where the next call continues in the next
--- parent, and how many children were cancelled.
+-- Callers cancel a tree from its root down: a settled parent spawns no more children, so this call
+-- finds all of its children. The scan of the first parent begins after (p_generation, p_after). A
+-- child that an operator retried has no generation and is read last. Returns the ids of the
+-- children that were read, how many parents were read completely, where the next call continues in
+-- the next parent, and how many children were cancelled.
 create function gen_durable._cancel_below(
     p_parents bigint[], p_generation int, p_after bigint, p_limit int, p_reason text, p_lock_timeout text
 ) returns table (children bigint[], parents_read int, next_generation int, next_after bigint, cancelled int)

@@ -1,11 +1,12 @@
--- Settles live instances as cancelled. The caller holds the locks of their rows. Returns the ids of
--- the instances that it settled, or null.
+-- Settles live instances as cancelled. The caller has locked their rows. Returns the ids of the
+-- instances that this call settled, or null.
 --   called by: cancel, _cancel_below      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: parents by id; then the lanes of heads that do not run
--- A running step (of an executing instance, or of the queued head of a lane that a worker runs)
--- loses its claim, and its result is dropped. The step still runs, so its lane and its partition
--- key stay taken: the row keeps its position, and `locked_by` names the worker, until that worker
--- reports that the step has ended or its lease expires (`_release`).
+-- If a worker runs a step of the instance (it is executing, or the queued head of a lane that a
+-- worker runs), the worker loses its claim, and the fence rejects the result of the step. The step
+-- still runs, so the instance keeps its lane and its partition key: the row keeps its lane
+-- position, and `locked_by` names the worker, until that worker reports that the step has ended or
+-- the worker's lease expires (`_release`).
 create function gen_durable._cancel_live(p_ids bigint[], p_reason text) returns bigint[]
 language plpgsql
 as $$
@@ -17,10 +18,10 @@ declare
     heads bigint[];
 begin
     if not gen_durable._is_read_committed() then
-        -- An instance that was behind others when this transaction began may run by now, and its
-        -- own row does not show it. In that case its predecessor has settled since: locking the
-        -- predecessor fails with a serialization error (40001), and the caller may retry in another
-        -- transaction.
+        -- A queued instance that had a predecessor when this transaction began may run by now, and
+        -- its own row does not show that. In that case its predecessor has settled since: locking
+        -- the predecessor fails with a serialization error (40001), and the caller may retry in
+        -- another transaction.
         perform from gen_durable.instances p
         where p.id = any (array(
             select before.id from gen_durable.instances i
@@ -35,8 +36,9 @@ begin
         order by p.id desc
         for no key update;
     end if;
-    -- Instances with a lane or a partition key and a running step, with the worker; and heads of
-    -- lanes that do not run. By id: see `_run_lane_successors`.
+    -- Finds the instances with a running step and a lane or a partition key, with the worker of
+    -- each, and the heads of lanes without a running step. The condition is on ids: see
+    -- `_run_lane_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads
@@ -50,9 +52,10 @@ begin
             locked_by = workers[array_position(running, i.id)], lease_expires_at = null,
             awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
             last_error = coalesce(p_reason, 'cancelled'), settled_at = gen_durable.clock(), updated_at = gen_durable.clock(),
-            -- Without a running step the instance leaves its lane and frees its partition key, and
-            -- an arrival number makes `_place` promote the successor. A number that it already has
-            -- stays: it may be the one by which `_place` reads the lane or partition key for others.
+            -- An instance without a running step leaves its lane and frees its partition key, and
+            -- draws an arrival number, so that `_place` promotes its successor. Any other instance
+            -- keeps an arrival number that it has: `_place` may need that number to read the lane
+            -- or partition key for other instances.
             partition_waiting = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
             arrival_no = case when i.id = any (heads)
                                 or i.partition_key is not null and not i.partition_waiting and i.status = 'runnable'
@@ -66,7 +69,8 @@ begin
     end if;
     perform gen_durable._record_history(ids, 'cancel');
     perform gen_durable._notify_parents(ids);
-    -- Last: a transaction that holds the lock of a lane waits for no instance.
+    -- Locks the lanes last: a transaction that holds the lock of a lane must not wait for the lock
+    -- of an instance.
     if cardinality(heads) > 0 then
         perform gen_durable._clear_lane_workers(heads);
     end if;

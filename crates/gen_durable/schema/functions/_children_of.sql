@@ -2,7 +2,7 @@
 -- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
 -- MiB; it has at least one child. `more` is true if the spawn has further children.
 --   called by: _pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
---   _claim_partition_successors, conclude, store::family::page
+--   _claim_partition_successors, _write_step_results_with_effects, store::family::page
 --   index: instances_children
 --   locks: nothing
 create function gen_durable._children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)
@@ -17,7 +17,8 @@ declare
     bytes bigint := 0;
     more boolean := false;
 begin
-    -- Row by row: values beyond the end of the page are never read from their TOAST table.
+    -- Reads the children row by row, so that values beyond the end of the page are never read from
+    -- their TOAST table.
     for child in
         select c.id, c.machine, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
         from gen_durable.instances c

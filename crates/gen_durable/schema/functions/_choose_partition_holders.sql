@@ -1,8 +1,10 @@
--- Ensures that each partition of these instances has a holder. Returns one instance for each
--- partition that is locked: the first that waits. It keeps an arrival number and stands for all
--- that arrived with it, since the next placement lowers the partition cursor to it.
---   called by: _place      index: instances_pkey; as _assign_partition      locks: as deal, in (tenant, key)
--- Its callers pin the plans.
+-- Ensures that each partition of these instances has a holder. For each partition with a locked
+-- row, returns one instance: the first that waits. The caller draws a new arrival number for that
+-- instance, and the next placement tries the partition again. One instance is enough for all that
+-- arrived together, since that placement lowers the partition cursor to it.
+--   called by: _place      index: instances_pkey; as _assign_partition      locks: as
+--   _assign_partition, in (tenant, key)
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._choose_partition_holders(p_ids bigint[]) returns bigint[]
 language plpgsql
 as $$

@@ -1,8 +1,8 @@
--- Claims the successors under partition keys that a worker may run at once, and returns them. The
--- others are left for `_release_successors`.
+-- Claims the successors under partition keys that the calling worker may run at once, and returns
+-- them. `_release_successors` makes the other successors runnable.
 --   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
 --   locks: the successors
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._claim_partition_successors(
     p_ids bigint[], p_freed bigint[], p_queues text[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
@@ -15,7 +15,8 @@ begin
         lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
-    -- Not a plain `partition_waiting`: see `_run_lane_successors`.
+    -- The `or` prevents an index scan that a plain `partition_waiting` would allow: see
+    -- `_run_lane_successors`.
     where i.id = n.id and n.freed = any (p_taking) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)

@@ -1,12 +1,13 @@
 -- Deletes settled instances after their retention: at most about p_limit, a page of each range
--- (queue, status) that has any. The retention is in seconds; null: never. A range is read from its
--- cursor. When it is read to its end, and p_pause seconds plus one second per 10,000 rows examined
--- (at most an hour) have passed since the pass began, the next pass begins at the start of the
--- range, and finds the instances that were locked or still needed before.
+-- (queue, status) that has any. The retention is in seconds; with null or infinity, instances are
+-- never deleted. The scan of a range begins at its cursor. When a scan has reached the end of the
+-- range, and p_pause seconds plus one second per 10,000 rows examined (at most an hour) have passed
+-- since the pass began, the next pass begins at the start of the range, and finds the instances
+-- that were locked or still needed before.
 --   called by: store::collect::collect
 --   index: instances_settled, instances_pkey, collect_cursors_pkey
---   locks: the cursors, one range after the other, and instances, skipping locked ones
--- Returns how many were deleted, and whether a page was full.
+--   locks: the cursors, one range after the other, and instances, skipping locked rows
+-- Returns how many instances were deleted, and whether a page was full.
 create function gen_durable._collect(
     p_retention float8, p_failed_retention float8, p_pause float8, p_limit int
 ) returns table (deleted bigint, more boolean)
@@ -28,7 +29,8 @@ declare
     is_full boolean := false;
 begin
     for range in
-        -- Backwards: the front of a range is full of index entries of deleted instances.
+        -- Finds the ranges by reading the index backwards, because the front of a range is full of
+        -- index entries of deleted instances.
         with recursive ranges(queue, status) as (
             (select i.queue, i.status from gen_durable.instances i
              where i.settled_at is not null order by i.queue desc, i.status desc limit 1)
@@ -55,9 +57,9 @@ begin
         page_size := greatest(p_limit / range.ranges, 50);
         cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
         select array_agg(p.settled_at),
-            -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
-            -- runs, have their lane. An arrival number stands for a lane or partition key that
-            -- `_place` has to read.
+            -- Keeps an instance that is still in its lane (it blocks the lane, or it is cancelled
+            -- and its step still runs), and an instance with an arrival number, by which `_place`
+            -- reads its lane or partition key.
             array_agg(p.id) filter (where not p.in_lane and p.arrival_no is null and p.locked_by is null and parent.reads is null)
         into times, ids
         from (
@@ -73,8 +75,9 @@ begin
             where r.id = p.parent_id and r.settled_at is null and r.join_generation = p.parent_generation
             offset 0
         ) parent on true;
-        -- Checked again under the lock: an operator may have retried the instance. As an
-        -- expression: a plain condition could be served by the index of settled rows.
+        -- Checks the conditions again under the lock, since an operator may have retried the
+        -- instance. The `coalesce` prevents a scan of the index of settled rows, which a plain
+        -- condition would allow.
         ids := array(
             select i.id from gen_durable.instances i
             where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival_no is null

@@ -1,8 +1,8 @@
--- Removes the signals that steps had received when they progressed or settled. A signal with a
--- dedup key is kept without its payload.
+-- Deletes the signals that steps had received, once the steps have progressed or settled. A signal
+-- with a dedup key stays without its payload.
 --   called by: _write_step_results_with_effects      index: signals_pkey
---   locks: the signals, of instances that the caller has locked
--- Its callers pin the plans.
+--   locks: the signals of instances that the caller has locked
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._consume_signals(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$

@@ -1,7 +1,7 @@
 -- Deletes the history and the signals of deleted instances, whether the collector or a person
--- deletes them.
+-- deleted the instances.
 --   called by: triggers      index: history_pkey, signals_inbox, signals_dedup
---   locks: the rows that it deletes, of instances that are deleted
+--   locks: the history rows and signals that it deletes
 create function gen_durable._delete_dependents() returns trigger
 language plpgsql
 as $$

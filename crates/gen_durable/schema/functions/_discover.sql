@@ -1,6 +1,7 @@
--- Returns tenants with new events: those with events without a position, of transactions that had
--- not ended at p_looked, and those with positions that arrived after p_from. The last row has no
--- tenant and says how far this scan has read.
+-- Returns tenants with new events. These are tenants with events without a position, recorded by
+-- transactions that had not ended in the snapshot p_looked, and tenants with positioned events that
+-- have an arrival number above p_from. The last row has no tenant and says how far this scan has
+-- read.
 --   called by: store::events::discover      index: events_unplaced_all, events_pkey
 --   locks: nothing
 create function gen_durable._discover(p_looked pg_snapshot, p_from bigint, p_limit int)

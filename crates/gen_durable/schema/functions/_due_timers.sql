@@ -1,7 +1,8 @@
--- Returns timers that are due and that the caller can fire: all beside waits, and those of the
--- schedules that it has registered.
+-- Returns due timers that the calling worker can fire: all repeating timers of waits, and the
+-- timers of the schedules that the worker has registered. The last row has no id and carries the
+-- time.
 --   called by: store::timer::due      index: timers_due
---   locks: nothing: `_fire` decides under the lock of the row
+--   locks: nothing: `_fire` checks each timer again under its lock
 create function gen_durable._due_timers(
     p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
 ) returns table (

@@ -1,8 +1,8 @@
 -- Cancels the repeating timers of a wait in the transaction that ends the wait, whatever ends it: a
 -- signal, the last child, a deadline, a cancel, an operator.
---   called by: the trigger below      index: timers_repeating
+--   called by: the trigger instances_end_repeating_timers      index: timers_repeating
 --   locks: the pending timers of the instance, after the instance's own row; a transaction that
---   fires one of them holds that row first
+--   fires one of these timers locks the instance's row first as well
 create function gen_durable._end_repeating_timers() returns trigger
 language plpgsql
 as $$

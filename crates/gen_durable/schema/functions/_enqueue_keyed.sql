@@ -1,8 +1,9 @@
--- Inserts instances of which some have a key, one by one in the order of their keys: two batches
--- with the same keys wait for one another and do not deadlock. Returns as enqueue_all.
+-- Inserts a batch of instances of which some have a key, one by one in the order of their keys, so
+-- that two batches with the same keys wait for one another and do not deadlock. Returns the same
+-- rows as enqueue_all.
 --   called by: enqueue_all      index: instances_key
---   locks: no existing row; waits for a transaction that has inserted the same key and is open
--- Its callers pin the plans.
+--   locks: no existing row; waits for an open transaction that has inserted the same key
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._enqueue_keyed(p_entries jsonb, p_parent bigint, p_generation int)
 returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
 language plpgsql
@@ -14,8 +15,8 @@ declare
     tries int;
 begin
     for entry in
-        -- Ids and arrival numbers are drawn in the order of the entries: children are read in the
-        -- order of their ids.
+        -- Draws ids and arrival numbers in the order of the entries, since steps read children in
+        -- the order of their ids.
         select e.value, e.place, e.id, e.arrival_no
         from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
                      case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrival_numbers') end as arrival_no
@@ -46,8 +47,8 @@ begin
                 return query select entry.place::int, made.id, true, made.eligible_at;
                 exit;
             end if;
-            -- The key is taken. Its holder may settle between the insert and this read: then the
-            -- key is free again, and the insert is repeated.
+            -- Another instance holds the key. If that instance settles between the insert and this
+            -- read, the key is free again and the loop repeats the insert.
             select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
             where i.tenant = coalesce(entry.value->>'tenant', '') and i.held_key = entry.value->>'key';

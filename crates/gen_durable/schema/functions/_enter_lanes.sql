@@ -1,5 +1,5 @@
--- Locks the lanes of these entries, and returns whether an instance is in each. A lane that is
--- locked is missing from the result.
+-- Locks the lanes of new instances, and returns for each lane whether an instance is in it. A lane
+-- that another transaction has locked is missing from the result.
 --   called by: _lanes_at_once      index: instances_lane; as _lock_lanes      locks: as _lock_lanes
 create function gen_durable._enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
@@ -16,7 +16,7 @@ begin
           from jsonb_array_elements(p_entries) e where e ? 'lane') l;
     select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor) into tenants, keys, floors
     from gen_durable._lock_lanes(tenants, keys) l;
-    -- Another statement, with a snapshot that is newer than the locks.
+    -- Reads the lanes in another statement, so that the snapshot is newer than the locks.
     return query
     select l.tenant, l.key, exists (
         select from gen_durable.instances i

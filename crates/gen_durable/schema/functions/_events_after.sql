@@ -1,5 +1,6 @@
--- Returns events of a tenant after a position, up to another: at most p_limit, and at most about
--- p_bytes of payload but at least one.
+-- Returns the events of a tenant after the position p_after, up to p_to: at most p_limit events and
+-- about p_bytes of payload, but at least one event. Events with a name that is not in p_names have
+-- no payload.
 --   called by: _project_open, _run_open      index: events_log
 --   locks: nothing
 create function gen_durable._events_after(

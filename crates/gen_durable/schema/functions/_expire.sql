@@ -1,8 +1,9 @@
--- Ends waits and joins at their deadline: the instance continues with the step that it named.
+-- Ends waits and joins at their deadline: the instance becomes runnable at its `deadline_step`.
 --   called by: store::timer::expire      index: instances_deadlines
---   locks: the waiting instances, skipping locked ones: a signal that is being delivered wins
--- It reads deadlines from p_since to p_until seconds before now. The front of the index is full of
--- dead entries, and deadlines that are long overdue are processed at a rate of their own. The last
+--   locks: the waiting instances, skipping locked rows: a signal that is being delivered at that
+--   moment ends the wait
+-- Reads deadlines between p_since and p_until seconds before now: the front of the index is full of
+-- dead entries, and callers process deadlines that are long overdue at a separate rate. The last
 -- row has no id and carries the time.
 create function gen_durable._expire(
     p_limit int, p_since float8 default 'infinity', p_until float8 default 0, p_from timestamptz default '-infinity'
@@ -30,7 +31,8 @@ begin
         partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
-    -- As text: a literal of the status would allow a scan of the index of all waiting instances.
+    -- Compares the status as text: a literal of the enum would allow a scan of the index of all
+    -- waiting instances.
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
     loop

@@ -1,13 +1,13 @@
--- Fires timers that are still pending and due by the clock of the database. The started instance,
--- the next occurrence and the end of the timer are one commit. A missed occurrence starts no
--- instance; only the next occurrence is written.
+-- Fires timers that are still pending and due by the clock of the database. One transaction inserts
+-- the started instance and the next occurrence, and ends the timer. A missed occurrence starts no
+-- instance; this function then only ends the timer and inserts the next occurrence.
 --   called by: store::timer::fire
 --   index: timers_pkey, schedules_pkey, instances_pkey, instances_key
 --   locks: the schedule's row, or the row of the instance that waits; then the timer. It skips
---   locked ones. An instance with a key waits for a transaction that has inserted the same key, for
---   at most p_lock_timeout.
--- Returns one row per timer: 'fired', 'missed', 'cancelled' (the wait has ended), or 'held' (a row
--- is locked: retry).
+--   locked rows. The insert of an instance with a key waits for a transaction that has inserted the
+--   same key, for at most p_lock_timeout.
+-- Returns one row per timer: 'fired', 'missed', 'cancelled' (the wait has ended, or the schedule is
+-- paused), or 'held' (another transaction has locked a row: try again).
 create function gen_durable._fire(p_entries jsonb, p_lock_timeout text)
 returns table (
     id bigint, answer text, late float8, started_id bigint, queue text, priority smallint, eligible_at timestamptz,
@@ -34,8 +34,9 @@ begin
         select t.* into timer from gen_durable.timers t where t.id = (entry->>'id')::bigint;
         continue when timer.id is null or timer.state <> 'pending';
         answer := 'held'; late := null; started_id := null; queue := null; priority := null; eligible_at := null; next_due := null;
-        -- A transaction that ends a wait or changes a schedule holds this row first: it sees every
-        -- occurrence that was written before, and none is written after.
+        -- Locks the row of the waiting instance or of the schedule first, as a transaction does
+        -- that ends the wait or changes the schedule. So that transaction sees every occurrence
+        -- that was inserted before it, and no occurrence is inserted after it.
         if timer.schedule is null then
             select i.status, i.step_seq into owner from gen_durable.instances i where i.id = timer.instance_id
             for no key update skip locked;
@@ -80,7 +81,8 @@ begin
             answer := 'missed';
         end if;
         update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
-        -- A change of the cycle has written the next occurrence already.
+        -- A manual timer has no next occurrence: a change of the cycle, which makes an overdue
+        -- timer manual, has already inserted the next one.
         if entry ? 'next' and not timer.manual then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers

@@ -1,7 +1,7 @@
--- Returns a page of the history of an instance, the newest row first, before (p_seq, p_epoch).
--- Without statistics the planner expects few rows per instance, and would read and sort the whole
--- history for one page: so sorting is off.
---   called by: store::story::Inspect::story      index: history_pkey, backwards
+-- Returns a page of the history of an instance before (p_seq, p_epoch), the newest row first.
+-- Sorting is off, since without statistics the planner expects few rows per instance, and would
+-- read and sort the whole history of the instance for one page.
+--   called by: store::history::Inspect::history      index: history_pkey, backwards
 --   locks: nothing
 create function gen_durable._history_page(p_id bigint, p_seq bigint, p_epoch bigint, p_limit int)
 returns setof gen_durable.history

@@ -1,5 +1,5 @@
--- Returns a number that stands for the name of a lane in indexes.
---   called by: the generated column instances._lane_hash, every scan of a lane
+-- Returns the hash of a lane's tenant and key, which indexes contain in place of the names.
+--   called by: the generated column instances.lane_hash, every scan of a lane
 --   index: none      locks: nothing
 create function gen_durable._lane_hash(p_tenant text, p_key text) returns bigint
     language sql immutable parallel safe

@@ -1,4 +1,4 @@
--- Returns the head of a lane: the instance that has the lane, or will get it next.
+-- Returns the head of a lane: the instance that runs in the lane, or will run next.
 --   called by: _refuse_own_lane      index: lanes_pkey, instances_lane      locks: nothing
 create function gen_durable._lane_head(p_tenant text, p_key text) returns bigint
     language sql stable

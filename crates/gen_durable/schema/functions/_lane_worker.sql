@@ -9,7 +9,8 @@ as $$
 declare
     found_lane record;
 begin
-    -- In two steps: most lanes are run by no worker, and most instances are not the head.
+    -- Reads the lane's row first and searches the head only if the lane has a worker: most lanes
+    -- have none.
     select l.tenant, l.key, l.floor, l.worker_id into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key

@@ -1,12 +1,14 @@
--- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
--- and returns them as _enter_lanes. No row: the instances draw arrival numbers and are placed later.
+-- Locks the lanes of new instances, if the inserting statement may assign their lane positions, and
+-- returns the lanes as _enter_lanes does. If this function returns no row, the instances draw
+-- arrival numbers and placement assigns their positions later.
 --   called by: enqueue_all, if its transaction ends with the statement
 --   index: placement_watermarks_pkey; as _place, _enter_lanes
 --   locks: as _place, then as _enter_lanes
--- At once only if every instance that arrived before has its position, and this transaction holds
--- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
--- those behind it. Not for very many entries: while they are written, their lanes and every
--- placement would wait. Its callers pin the plans.
+-- The inserting statement may assign positions only if every instance that arrived before has its
+-- position, and this transaction holds the placement lock. It may not if an entry has both a lane
+-- and a partition key: placement would process that entry after later entries of its lane. It may
+-- not for more than 10,000 entries: their lanes and every placement would wait while the entries
+-- are inserted. It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._lanes_at_once(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
 as $$
@@ -19,10 +21,11 @@ begin
        or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
         return;
     end if;
-    -- Read without the placement lock: from any watermark and its open transactions, a placement
-    -- finds every instance that was committed before the watermark is read. After a transaction
-    -- that was open for long, a pick reads the numbers drawn since it began; a caller does not wait
-    -- for that.
+    -- The watermark is read without the placement lock: from any watermark and its open
+    -- transactions, a placement finds every instance that was committed before the watermark is
+    -- read. When a transaction that was open for long has ended, a placement has to read all
+    -- numbers that were drawn since that transaction began. A pick does that, so that the enqueuing
+    -- caller does not wait.
     select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
     place_from := watermark.placed_to;
     if watermark.open_xids <> '{}' then

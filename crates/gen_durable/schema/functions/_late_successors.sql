@@ -1,14 +1,16 @@
--- Locks lanes in which no instance followed, and reads them again: `_place` may have put an instance
--- there meanwhile. Returns the successors that were found, and the settled instance of each.
+-- Locks the lanes of settled instances for which no successor was found, and searches again:
+-- `_place` may have assigned a position in the lane meanwhile. Returns the successors that it
+-- found, and the settled instance of each.
 --   called by: _promote_successors      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._late_successors(p_emptied bigint[], out ids bigint[], out freed bigint[])
 language plpgsql
 as $$
 #variable_conflict use_column
 begin
-    -- First the lock, and only then, in another statement, the scan.
+    -- Locks the lanes first and scans them in another statement, so that the snapshot of the scan
+    -- is newer than the locks.
     perform from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
     where i.id = any (p_emptied)

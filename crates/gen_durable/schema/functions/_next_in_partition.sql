@@ -1,7 +1,8 @@
--- Returns the instance that is next under a partition key: the first waiting one that is due, in
--- the order of the picker; if none is due, the one that will be due first.
+-- Returns the instance that becomes the next holder of a partition key: the first waiting instance
+-- that is due, in the order of the picker; if none is due, the instance that will be due first.
 --   called by: _assign_partition, _partition_successors, _repair_partitions
---   index: partition_cursors_pkey; instances_partition_waiting, one probe per priority      locks: nothing
+--   index: partition_cursors_pkey; instances_partition_waiting, one probe per priority
+--   locks: nothing
 create function gen_durable._next_in_partition(p_tenant text, p_key text) returns bigint
 language plpgsql stable
 as $$

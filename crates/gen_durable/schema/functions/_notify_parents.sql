@@ -1,5 +1,6 @@
--- Counts settled children off at their parents, and ends the joins that are complete. Only a child
--- of the parent's last spawn counts: a child of an older spawn changes nothing.
+-- Subtracts settled children from `children_pending` of their parents, and ends the joins that are
+-- complete. Only children of the parent's last spawn count: a child of an older spawn changes
+-- nothing.
 --   called by: _write_step_results_with_effects, _cancel_live, store::lease::reap      index: instances_pkey
 --   locks: the parents by id, after the children's own rows
 create function gen_durable._notify_parents(p_children bigint[]) returns void

@@ -1,8 +1,9 @@
--- Returns true for about one in p_n numbers, always the same ones. Work that is worth doing now and
--- then is bound to a number of the row instead of to random(): a commit that is run again does the
--- same. The hash prevents a resonance between p_n and the pattern in which an application enqueues.
+-- Returns true for about one in p_n numbers, and always for the same numbers. Functions use it for
+-- work that they do only now and then. They pass a number of the row and do not use random(), so
+-- that a repeated commit decides the same. The function hashes the number, so that p_n does not
+-- coincide with a pattern in which an application enqueues.
 --   called by: _promote_successors, _partition_successors      index: none      locks: nothing
--- IMMUTABLE and without SET, so that the planner inlines it.
+-- The function is IMMUTABLE and has no SET clause, so that the planner inlines it.
 create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
     language sql immutable parallel safe
     as $$ select hashint8(p_number) % p_n = 0 $$;

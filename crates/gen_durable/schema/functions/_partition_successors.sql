@@ -1,10 +1,10 @@
--- Returns the successors under the partition keys of instances that have ended a step: ids, the
--- ended instance of each, and the queue in which a worker may run the successor at once (null: it
--- may not). An instance that has not settled waits for its own partition again, and may succeed
--- itself.
+-- Returns the successors under the partition keys of instances that have ended a step: their ids,
+-- for each the instance that ended the step, and the queue in which a worker may run the successor
+-- at once (null if no worker may). An instance that ended a step and has not settled waits for its
+-- partition again, and may be its own successor.
 --   called by: _promote_successors      index: instances_pkey, partition_cursors_pkey; as _next_in_partition
---   locks: rows of `turns`, of partitions that this transaction has written the holder of
--- Its callers pin the plans.
+--   locks: partition cursors; this transaction has already updated the holders of these partitions
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])
 language plpgsql
 as $$
@@ -16,11 +16,11 @@ begin
     keyed_ids := array(select i.id from gen_durable.instances i
                        where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
     with next_one as materialized (
-        -- Promote at most one successor per ended instance: if the ended instance is in a lane as
-        -- well, no worker takes over at once.
+        -- At most one successor per ended instance runs at once. So if the ended instance is in a
+        -- lane as well, the queue of its partition successor is null.
         select i.id as freed, gen_durable._next_in_partition(i.tenant, i.partition_key) as id,
             case when i.lane_key is null then i.queue end as queue,
-            -- The cursor of a partition is raised by one ended step in twenty.
+            -- One ended step in twenty raises the cursor of its partition.
             gen_durable._one_in(20, i.id + i.step_seq) as raises
         from gen_durable.instances i where i.id = any (keyed_ids)
     )
@@ -29,14 +29,14 @@ begin
     from next_one n
     where n.id is not null;
     if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
-        -- No instance waits for these partitions: delete their cursors.
+        -- Deletes the cursors of partitions for which no instance waits.
         delete from gen_durable.partition_cursors t using gen_durable.instances i
         where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
           and t.tenant = i.tenant and t.key = i.partition_key;
     end if;
     if raising is not null then
-        -- No instance waits before the first that waits now: the next scan begins there, and does
-        -- not read dead index entries of the instances that waited before.
+        -- Raises cursors to the first instance that waits now, so that the next scan does not read
+        -- dead index entries of instances that waited before.
         insert into gen_durable.partition_cursors as t (tenant, key, priority, at, id)
         select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
         from gen_durable.instances i

@@ -1,12 +1,14 @@
--- Claims runnable instances for every queue that has room, in one statement, and returns them. An
--- instance at a step that the caller's build does not know is left for a worker that knows it.
+-- Claims runnable instances for every queue in which the worker has room, in one statement, and
+-- returns them. It does not claim an instance at a step that the worker's build does not know: a
+-- worker that knows the step claims it.
 --   called by: store::pick::claim
 --   index: instances_pick, instances_pkey, signals_inbox; as its parts
 --   locks: instances FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id): it waits for no
 --   lock
--- Ranges are (queue, priority, from, from_id). This process has claimed everything up to `from`:
--- the scan begins there, and does not read dead index entries of the instances that were claimed
--- before. The last row has no id: it carries the time, the next due time and the paused queues.
+-- The p_range arrays are ranges (queue, priority, from, from_id). This worker has already read
+-- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
+-- of the instances that were claimed before. The last row has no id: it carries the time, the next
+-- due time and the paused queues.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
@@ -71,7 +73,7 @@ begin
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
 
-    -- The next due time of these ranges, if every instance that is due was claimed.
+    -- Reads the next due time of the ranges, if this pick had more room than due instances.
     if claimed < room then
         info.next_due := (
             select min(due.eligible_at)

@@ -1,8 +1,8 @@
--- Claims at most one suspect (an instance with two crashes during its steps) and returns it. A
--- process runs one suspect at a time: if the process dies, the suspect is known.
+-- Claims at most one suspect (an instance with a crash_count of two or more) and returns it. A
+-- worker runs one suspect at a time, so that a further crash can be attributed to that suspect.
 --   called by: _pick      index: instances_suspects, instances_pkey; as _inbox_of, _children_of
 --   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
 returns setof gen_durable.claimed
 language plpgsql

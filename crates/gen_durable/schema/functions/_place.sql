@@ -1,12 +1,12 @@
--- Places instances that have drawn an arrival number: assigns lane positions in the order of
--- arrival, and ensures that each of these lanes has a head that may run and each of these
--- partitions a holder.
---   called by: _place_new, _lanes_at_once, _repair, _place.sql
+-- Places instances that have drawn an arrival number above p_from: assigns lane positions in the
+-- order of arrival, and ensures that each lane of these instances has a head that may run and that
+-- each of their partitions has a holder.
+--   called by: _place_new, _lanes_at_once, _repair, place.sql
 --   index: instances_arrival_no, instances_pkey; as its parts
---   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a time; then
---   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps
---   its number and is read again.
--- Returns the number up to which every instance is placed; null: there is none behind it.
+--   locks: the placement lock (the row of `placement_lock`), so that one transaction places at a
+--   time; then the arrived instances, lanes and heads, skipping locked rows: it waits for no lock.
+--   A skipped instance keeps its arrival number, and the next placement reads it again. Returns the
+--   number up to which every instance is placed; null if all are placed.
 create function gen_durable._place(p_from bigint, p_limit int) returns bigint
 language plpgsql
 as $$
@@ -22,7 +22,8 @@ declare
     first_left bigint;
     wanted_tenants text[];
     wanted_keys text[];
-    -- Lanes that get no positions now: the lane is locked, or an arrival in it.
+    -- Lanes in which this call assigns no positions: another transaction has locked the lane, or an
+    -- instance that arrived in the lane.
     shut_tenants text[] := '{}';
     shut_keys text[] := '{}';
     -- Lanes that this transaction has locked.
@@ -41,7 +42,8 @@ begin
     if not found then
         return p_from;
     end if;
-    -- One pass, as a rule. Skipped instances must not delay those behind them: up to five pages.
+    -- Placement usually needs one page. It reads up to five pages if it skips instances, so that
+    -- skipped instances do not delay the instances that arrived after them.
     for pass in 1..5 loop
         select array_agg(a.id order by a.arrival_no), case when count(*) = p_limit then max(a.arrival_no) end into seen, reached
         from (select i.id, i.arrival_no from gen_durable.instances i
@@ -49,7 +51,8 @@ begin
                   select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
               order by i.arrival_no limit p_limit) a;
         exit when seen is null;
-        -- By id: a plain `is not null` would allow a scan of the index of all arrivals.
+        -- Reads the instances by id: a plain `is not null` would allow a scan of the index of all
+        -- arrival numbers.
         taken := array(select i.id from gen_durable.instances i
                        where i.id = any (seen) and coalesce(i.arrival_no, 0) > 0 order by i.id for no key update skip locked);
         select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
@@ -67,8 +70,8 @@ begin
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
             left_out := array(select unnest(seen) except select unnest(taken));
-            -- A lane with a locked arrival gets no positions: a later arrival must not get in front
-            -- of it.
+            -- Assigns no positions in a lane in which an arrived instance is locked: a later
+            -- instance must not get a position before it.
             select shut_tenants || coalesce(array_agg(l.tenant), '{}'), shut_keys || coalesce(array_agg(l.lane_key), '{}') into shut_tenants, shut_keys
             from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (left_out) and i.lane_key is not null
                   union
@@ -90,7 +93,8 @@ begin
         return null;
     end if;
 
-    -- Also a locked lane that gets no positions now needs a head.
+    -- Assigns lane positions and makes heads runnable. A lane that this transaction has locked
+    -- needs a head even if no position is assigned in it.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
         from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
@@ -99,7 +103,8 @@ begin
     update gen_durable.instances i set arrival_no = null
     where i.id = any (mine) and i.lane_key is null;
 
-    -- A lane or partition that is not served yet keeps a number, and is read again.
+    -- Draws a new arrival number for each lane or partition that has no head or holder yet because
+    -- a row was locked, so that the next placement reads it again.
     if cardinality(again) > 0 then
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (again);
     end if;

@@ -1,9 +1,9 @@
--- Places instances that wait in a lane or for a partition key, if any has arrived since the last
--- placement. Where that means to read many numbers, only the picker that gets the placement lock
--- does.
+-- Places instances that have entered a lane or wait for a partition key, if any has arrived since
+-- the last placement. If it cannot exclude that cheaply (many numbers were drawn), it starts a
+-- placement, and only the picker that gets the placement lock reads the numbers.
 --   called by: _pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
--- Its callers pin the plans.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._place_arrivals() returns void
 language plpgsql
 as $$

@@ -1,7 +1,7 @@
--- Assigns positions to events without one, of these tenants, except tenants with a locked head.
--- Returns the tenants that it processed.
+-- Assigns log positions to those events of these tenants that have none. Skips a tenant if another
+-- transaction has locked its log head. Returns the tenants that it processed.
 --   called by: store::events::place      index: event_heads_pkey; as _place_events_locked
---   locks: heads by tenant, skipping locked ones: it waits for no lock
+--   locks: log heads (rows of event_heads) by tenant, skipping locked rows: it waits for no lock
 create function gen_durable._place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
 language plpgsql
 as $$

@@ -1,4 +1,5 @@
--- Assigns positions to events without one. This transaction has locked the heads of these tenants.
+-- Assigns log positions to those events of these tenants that have none. The caller has locked the
+-- log heads of the tenants.
 --   called by: _append, _place_events
 --   index: events_unplaced, events_log, events_pkey, event_scans_pkey
 --   locks: the events to which it assigns a position
@@ -23,7 +24,8 @@ begin
             where e.tenant = head.tenant and e.position is null
               and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
             union all
-            -- `offset 0`: the join must keep its order, or it reads every event.
+            -- `offset 0` makes the planner keep the order of this join: with the tables in the
+            -- reverse order, the join would read every event.
             select late.arrival_no
             from pg_snapshot_xip(head.looked) as under_way(xid)
             cross join lateral (
@@ -49,7 +51,8 @@ begin
     counted as materialized (
         select given.tenant, count(*) as placed from given group by given.tenant
     ),
-    -- The snapshot of this statement: the next scan reads what was not visible in it.
+    -- Stores the snapshot of this statement: the next scan reads events that were not visible in
+    -- it.
     noted as (
         insert into gen_durable.event_scans (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
     ),

@@ -1,10 +1,12 @@
--- Assigns lane positions to p_ids in the order of arrival, and makes the head of each of these
--- lanes runnable. The arrays describe the lanes, which this transaction has locked; p_ids may have
--- none in a lane that needs a head only.
+-- Assigns lane positions to the instances p_ids in the order of arrival, and makes the head of each
+-- lane runnable. The other arrays describe the lanes, which this transaction has locked. A lane may
+-- have no instance in p_ids, if it only needs a head.
 --   called by: _place      index: instances_pkey, instances_lane
---   locks: the heads by id, skipping locked ones
--- Returns the heads that became runnable, and for each lane with a locked head one instance of
--- p_ids: it keeps an arrival number, and the lane is read again. Its callers pin the plans.
+--   locks: the heads by id, skipping locked rows
+-- Returns the heads that became runnable. For each lane with a locked head it also returns one
+-- instance of p_ids in `again`: the caller draws a new arrival number for it, so that the next
+-- placement reads the lane again. It runs under the planner settings of its callers (see
+-- schema/planner.sql).
 create function gen_durable._place_in_lanes(
     p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[], p_is_led boolean[],
     out released bigint[], out again bigint[]
@@ -34,12 +36,12 @@ begin
             order by i.lane_hash, i.lane_position
             limit 1
         ) head
-        -- The queued head of a lane that a worker runs is running there.
+        -- If the lane has a worker, a queued head already runs in that worker.
         where head.status = 'queued' and not l.has_worker);
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);
-    -- The new claim_epoch fences off an expired worker that ran the lane and may still run this
-    -- head.
+    -- The new claim_epoch makes the fence reject a result of an expired worker that ran the lane
+    -- and may still run this head.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + 1, partition_waiting = i.partition_key is not null,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()

@@ -1,20 +1,22 @@
 -- Places the instances that drew an arrival number after the last placement, and moves the
 -- watermark.
---   called by: _place_arrivals, _set_aside_refused, repair
---   index: placement_watermarks_pkey; as place
---   locks: the placement lock, and does nothing if it is held; as place
--- A transaction may draw a number long before it commits. The watermark passes such a number, and
--- records the transactions that were open then: when one of them has ended, the next placement
--- reads all numbers since that transaction began, once. So a transaction that stays open costs a
--- pick nothing, although the index keeps an entry for every number that was drawn and placed since
--- it began. No instance is missed:
---   1. A placement reads how far numbers are drawn, and gets its transaction id after that. A
---   transaction has its id before it draws a number. So every transaction that drew a number up to
---   there has a smaller id.
---   2. The next placement that moves the watermark has a newer snapshot. In it each of those
---   transactions has ended, and its rows are visible and placed; or it is listed as open. The end
---   of that snapshot is above the first placement's id, since that placement has ended.
--- Its callers pin the plans.
+--   called by: _place_arrivals, _set_aside_refused, _repair
+--   index: placement_watermarks_pkey; as _place
+--   locks: the placement lock; if another transaction holds it, this function does nothing; as
+--   _place
+-- A transaction may draw a number long before it commits. The watermark rises above such a number,
+-- and its row records the transactions that were open at that time. When one of these transactions
+-- has ended, the next placement reads once all numbers since that transaction began. So a
+-- transaction that stays open costs a pick nothing, although the index keeps an entry for every
+-- number that was drawn and placed since the transaction began. No instance is missed:
+--   1. A placement reads the last number that was drawn, and gets its own transaction id after
+--   that. Every other transaction gets its id before it draws a number. So every transaction that
+--   drew one of these numbers has a smaller id than the placement.
+--   2. The next placement that moves the watermark has a newer snapshot. In this snapshot, each of
+--   those transactions either has ended, and its rows are visible and get placed, or is listed as
+--   open. The snapshot's xmax is above the id of the first placement, since the first placement has
+--   ended.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._place_new(p_limit int) returns void
 language plpgsql
 as $$
@@ -37,9 +39,11 @@ begin
     seen := pg_current_snapshot();
     start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
     reached := gen_durable._place(start, p_limit);
-    -- Moves down if an instance between the start and the watermark could not be placed.
+    -- The watermark moves down if an instance between the start and the watermark could not be
+    -- placed.
     moves_to := least(watermark.drawn, reached);
-    -- A watermark that lags by a few numbers costs less than a row for each of them.
+    -- Does not write a new watermark for fewer than 100 numbers: to read these numbers again costs
+    -- less than a new row each time.
     if start = watermark.placed_to and moves_to - watermark.placed_to < 100 and coalesce(drawn_to - watermark.drawn, 0) < 100 then
         return;
     end if;

@@ -1,5 +1,5 @@
--- Returns the number after which the next placement begins: the watermark, or less if a transaction
--- has ended that was open when the watermark passed its numbers.
+-- Returns the arrival number after which the next placement begins: the watermark, or a smaller
+-- number if a transaction has ended that was open when the watermark rose above its numbers.
 --   called by: _place_arrivals, _place_new, _lanes_at_once      index: none      locks: nothing
 create function gen_durable._placement_start(p_placed_to bigint, p_open_xids xid8[], p_open_since bigint[], p_seen pg_snapshot)
 returns bigint

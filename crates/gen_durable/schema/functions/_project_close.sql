@@ -1,5 +1,5 @@
--- Ends a batch: moves the cursor from the position that `_project_open` returned. Returns false if
--- the cursor is not there any more.
+-- Ends a batch of a projection: moves the scope from p_old, the position that `_project_open`
+-- returned, to p_new. Returns false if the scope is not at p_old any more.
 --   called by: store::projections::close
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, then its run's
@@ -22,7 +22,8 @@ begin
     if not found then
         return false;
     end if;
-    -- Also parked events: a rebuild has set the cursor back, and this batch has applied them.
+    -- Resolves the failures of the events that this batch has applied. These may be parked events,
+    -- if a rebuild has set the position of the scope back.
     update gen_durable.projection_failures f
     set state = 'resolved', resolved_at = gen_durable.clock(), redrive = false
     where f.tenant = p_tenant and f.projection = p_projection and f.position > p_old and f.position <= p_new

@@ -1,9 +1,10 @@
--- Records an event that could not be applied, after its batch was rolled back. A parked event is
--- skipped: the cursor moves on.
+-- Records that a projection could not apply the event after p_old, in a new transaction after the
+-- batch was rolled back. If the event is parked, the scope skips it: its position moves to the next
+-- event.
 --   called by: store::projections::fail
 --   index: projections_pkey, projection_failures_pkey, projection_runs_open
---   locks: the scope's row, then its run's, for at most the lock timeout: a transaction that holds
---   the row is at the same event, and records it
+--   locks: the scope's row, then the row of its run, for at most the lock timeout: another
+--   transaction that holds the row processes the same event, and records its failure
 create function gen_durable._project_fail(
     p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_version int
 ) returns boolean
@@ -14,7 +15,7 @@ as $$
 declare
     replayed_to bigint;
 begin
-    -- The row may have been rolled back with the batch that inserted it.
+    -- Inserts the scope's row, since the rollback of the batch may have removed it.
     insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
     on conflict do nothing;
     update gen_durable.projections p

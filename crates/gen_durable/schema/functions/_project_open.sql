@@ -1,11 +1,12 @@
--- Begins a batch: returns whether the worker may apply events to the scope, the position of the
--- scope, and the next events. The first row has no event. A redrive (p_redrive) applies one parked
--- event out of order. It is blocked while the cursor is before that event, since the normal batches
--- will apply it, and while a run is open, which may apply it.
+-- Begins a batch of a projection: returns whether the worker may apply events to the scope, the
+-- position of the scope, and the next events. The first row has no event. A redrive (p_redrive)
+-- applies one parked event out of order. The redrive is blocked while the position of the scope is
+-- before that event, since the normal batches will apply the event, and while a run is open, since
+-- the run may apply the event.
 --   called by: store::projections::open
 --   index: projections_pkey, events_log, projection_failures_pkey, projection_runs_open
---   locks: the scope's row, skipping it if it is locked. This saves work; the condition in
---   _project_close serialises the writers.
+--   locks: the scope's row, skipping it if it is locked. The lock only saves work: the condition on
+--   the position in _project_close decides which worker commits.
 create function gen_durable._project_open(
     p_tenant text, p_projection text, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint,
     p_redrive bigint, p_force boolean

@@ -1,15 +1,15 @@
 -- Promotes the successors of instances that this transaction has just settled in a lane, or that
--- have ended a step under a partition key. The instances in p_taking may be succeeded at once by an
--- instance that p_worker runs; those in p_begins are in a lane that p_worker does not run yet.
+-- have ended a step under a partition key. p_worker may at once run the successors of the instances
+-- in p_taking. The instances in p_begins are in a lane that p_worker does not run yet.
 --   called by: _write_keyed_step_results, _write_step_results_with_effects, warm.sql
 --   index: instances_lane, instances_pkey, lanes_pkey; as its parts
---   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
---   they are locked. For a worker that takes over at once it waits for a locked successor, as for
---   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `_place`
---   promotes it later.
+--   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips if
+--   they are locked. If the worker runs a successor at once, it waits for the lock of the
+--   successor, as for every row of a batch, up to the lock timeout. Otherwise it skips a locked
+--   successor, and `_place` promotes that successor later.
 -- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
--- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
--- first successor.
+-- names the worker. So the row of a job in a lane is updated once, when the job ends, and the
+-- lane's row once, for the first successor.
 create function gen_durable._promote_successors(
     p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
@@ -32,11 +32,11 @@ declare
     passed_over bigint[];
     claimed bigint := 0;
 begin
-    -- The instances that have left a lane, and the next one in each lane. An instance in a lane
-    -- stays there whatever is placed after it, so this needs no lock of the lane. A successor that
-    -- is cancelled at this moment is not returned by `_run_lane_successors`.
+    -- Finds the instances that have left a lane, and the next instance in each lane. Placements
+    -- only append to a lane, so this read needs no lock of the lane. If a successor is cancelled at
+    -- this moment, `_run_lane_successors` does not return it.
     select array_agg(i.id) filter (where lane.is_free and n.id is null),
-        -- The floor of a lane is raised by one settled instance in fifty.
+        -- One settled instance in fifty raises the floor of its lane.
         array_agg(i.id) filter (where lane.is_free and gen_durable._one_in(50, i.lane_position)),
         array_agg(n.id) filter (where n.follows), array_agg(i.id) filter (where n.follows),
         array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
@@ -48,8 +48,8 @@ begin
                                and i.status in ('done', 'failed', 'cancelled') as is_free) lane
     left join lateral (
         select e.id, e.status,
-            -- Promote at most one successor per ended instance. If a lane and a partition key
-            -- become free together, the next pick handles both.
+            -- At most one successor per ended instance runs at once. If the instance frees a lane
+            -- and a partition key together, the next pick claims both successors.
             e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
             and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
             and gen_durable._knows_step(p_known, e.machine, e.machine_version, e.step)
@@ -69,7 +69,9 @@ begin
         return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
         get diagnostics claimed = row_count;
         if claimed < cardinality(follows) then
-            -- A successor was cancelled meanwhile: another instance is next in that lane.
+            -- If a successor was cancelled in the meantime, another instance is next in its lane.
+            -- The ended instance then draws an arrival number, so that `_place` reads the lane
+            -- again.
             passed_over := array(
                 select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
                 where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.partition_waiting)));
@@ -85,7 +87,7 @@ begin
         end if;
     end if;
 
-    -- From here on lanes are locked.
+    -- The statements from this point on lock lanes.
     if raising is not null then
         perform gen_durable._raise_lane_floors(raising);
     end if;

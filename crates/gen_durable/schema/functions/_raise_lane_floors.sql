@@ -1,8 +1,10 @@
--- Raises the floors of the lanes that these instances have left to their positions: the next scan
--- of such a lane begins there, and does not read dead index entries of the instances before.
+-- Raises the floor of each lane that these instances have left to the position of the instance, so
+-- that the next scan of the lane begins there and does not read dead index entries of earlier
+-- instances.
 --   called by: _promote_successors      index: instances_pkey, lanes_pkey
---   locks: the lanes, skipping locked ones: another settled instance raises their floor
--- Its callers pin the plans.
+--   locks: the lanes, skipping locked rows: a later settled instance raises the floor of a skipped
+--   lane
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._raise_lane_floors(p_ids bigint[]) returns void
 language plpgsql
 as $$

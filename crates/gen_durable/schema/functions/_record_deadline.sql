@@ -1,4 +1,5 @@
--- Records that a wait or a join has reached its deadline, if its beginning was recorded.
+-- Records in the history that a wait or a join has reached its deadline, if the history has a row
+-- for the beginning of the wait.
 --   called by: _expire      index: history_pkey
 --   locks: no existing row
 create function gen_durable._record_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void

@@ -1,7 +1,7 @@
--- Appends the events of step results, of those that were written. In a step's own transaction,
--- which the caller ends, it takes no lock.
---   called by: _write_step_results_with_effects      index: as append
---   locks: heads by tenant, skipping locked ones
+-- Appends the events of the step results that were written. In a step's own transaction, which the
+-- caller ends, it locks no log heads.
+--   called by: _write_step_results_with_effects      index: as _append
+--   locks: log heads by tenant, skipping locked rows
 create function gen_durable._record_result_events(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp

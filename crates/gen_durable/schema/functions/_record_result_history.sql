@@ -1,5 +1,5 @@
--- Records step results in the history: of the ids that `_write_step_results_with_effects` has written, with the values that
--- it wrote. Results without a history entry leave none.
+-- Inserts history rows for the step results that `_write_step_results_with_effects` has written,
+-- with the values of the updated rows. A result without the entry `history` adds no row.
 --   called by: _write_step_results_with_effects      index: instances_pkey
 --   locks: no existing row; the caller has locked the instances
 create function gen_durable._record_result_history(p_results jsonb, p_written bigint[]) returns void

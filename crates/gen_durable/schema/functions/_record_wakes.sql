@@ -1,8 +1,9 @@
--- Records in the last history row of instances that waited when and by what they were woken. Only
--- if that row describes the present state of the instance; a machine without history has none.
+-- Records when and why instances that waited or were stuck became runnable, in the last history row
+-- of each. It changes only a row that describes the present state of the instance; an instance
+-- without history has no such row.
 --   called by: signal, _notify_parents, store::queue::retry_stuck
 --   index: instances_pkey, history_pkey
---   locks: the history rows, of instances that the caller has locked
+--   locks: the history rows of instances that the caller has locked
 create function gen_durable._record_wakes(p_ids bigint[], p_cause text) returns void
 language plpgsql
 as $$
@@ -10,10 +11,11 @@ as $$
 declare
     woken record;
 begin
-    -- One by one: a join that is planned while the history is empty would read all of it.
+    -- Updates the instances one by one: a join that is planned while the history is empty would
+    -- later read the whole history.
     for woken in
-        -- As text: a literal of the status would allow a scan of the index of all runnable
-        -- instances.
+        -- Compares the status as text: a literal of the enum would allow a scan of the index of all
+        -- runnable instances.
         select i.id, i.step_seq, i.claim_epoch from gen_durable.instances i
         where i.id = any (p_ids) and i.status::text = 'runnable'
     loop

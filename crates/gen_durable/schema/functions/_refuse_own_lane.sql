@@ -1,11 +1,13 @@
--- Refuses children that could never run: in a lane that one of their ancestors has, or in a lane
--- with a head that waits, over children that are queued in other lanes, for such an ancestor. Each
--- would wait for the other without end.
+-- Raises an error for children that could never run: children in a lane that has one of their
+-- ancestors as its head, or in a lane with a head that waits, through children that are queued in
+-- other lanes, for such an ancestor. The ancestor would wait for the child and the child for the
+-- ancestor.
 --   called by: enqueue_all, for children
 --   index: instances_pkey, instances_children; as _lane_head
 --   locks: nothing
--- It reads committed rows: of two spawns that close a cycle at the same time, neither sees the
--- other. A join with a deadline, or of any child, ends by itself and is no part of a cycle.
+-- It reads committed rows only: if two spawns that run at the same time form a cycle together,
+-- neither sees the children of the other spawn, and the cycle is not found. A join with a deadline,
+-- or a join that ends with the first child, ends by itself and is no part of a cycle.
 create function gen_durable._refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
 language plpgsql
 as $$
@@ -34,8 +36,8 @@ begin
     if holders = '{}' then
         return;
     end if;
-    -- From the head of each lane that a child enters to the instances that it waits for, 20 steps
-    -- deep and among the first 1,000 found.
+    -- Follows the waits from the head of each lane that a child enters to the instances that the
+    -- head waits for, 20 levels deep and among the first 1,000 instances found.
     with recursive chain(id, lane, steps) as (
         select gen_durable._lane_head(k.tenant, k.key), k.key, 1
         from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key

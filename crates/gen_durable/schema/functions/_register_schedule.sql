@@ -1,10 +1,11 @@
--- Registers the cycle of a schedule in the code, when an engine starts and regularly after that. A
--- new cycle comes into force. The known cycle changes nothing, also if an operator has set another.
--- A cycle that newer code has replaced comes from an older build ('older') and changes nothing,
--- unless no build has confirmed the newer cycle for five minutes (a rollback). 'replaced': the new
--- cycle has replaced the cycle of an operator.
+-- Registers the cycle that the code has for a schedule. An engine calls it when it starts and
+-- regularly after that. A new cycle comes into force ('new', 'changed', or 'replaced' if an
+-- operator had set the cycle). The cycle that the code registered last changes nothing, even if an
+-- operator has set another ('known'). A cycle that newer code has replaced comes from an older
+-- build and changes nothing ('older'), unless no build has registered the newer cycle for five
+-- minutes: then the deployment was rolled back.
 --   called by: store::schedule::register      index: schedules_pkey
---   locks: the schedule's row, then its occurrence; nothing if nothing changes
+--   locks: the schedule's row, then its pending timer; nothing if nothing changes
 create function gen_durable._register_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int
 ) returns text
@@ -42,7 +43,7 @@ begin
         code_replaced = (was || array_remove(s.code_replaced, said))[:50]
     where s.name = p_name;
     if known.code_cycle = p_cycle then
-        -- Only the policy has changed: the cycle continues from its anchor.
+        -- Only the misfire policy has changed: the cycle continues from its anchor.
         update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.manual;
         return 'changed';
     end if;

@@ -1,8 +1,8 @@
 -- Frees the lanes and partition keys that cancelled instances kept while their step ran. The caller
--- holds the locks of their rows. Returns the ids.
+-- has locked the rows of the instances. Returns their ids.
 --   called by: release.sql, release_expired.sql      index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key)
--- Each instance draws an arrival number: the next placement promotes the successor.
+-- Each instance draws an arrival number, so that the next placement promotes its successor.
 create function gen_durable._release(p_ids bigint[]) returns bigint[]
 language plpgsql
 as $$
@@ -11,7 +11,7 @@ begin
     update gen_durable.instances i
     set locked_by = null, in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
-    -- The worker that ran the lane does not run the successor.
+    -- Clears the lane worker, since that worker does not run the successor.
     perform gen_durable._clear_lane_workers(p_ids);
     return p_ids;
 end $$;

@@ -1,10 +1,10 @@
--- Makes successors runnable, for any picker. p_freed names the ended instance of each. Returns the
--- ended instances for which the successor is locked and was skipped: no other instance overtakes
--- it, so the caller draws an arrival number for the lane or partition key, and `_place` reads it
--- again.
+-- Makes successors runnable, so that any picker can claim them. p_freed names the ended instance of
+-- each successor. Skips locked successors, and returns the ended instance of each skipped one. No
+-- other instance may run before a skipped successor, so the caller draws an arrival number for the
+-- ended instance, and `_place` reads its lane or partition key again.
 --   called by: _promote_successors      index: instances_pkey
---   locks: the successors by id, skipping locked ones
--- Its callers pin the plans.
+--   locks: the successors by id, skipping locked rows
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._release_successors(p_ids bigint[], p_freed bigint[], p_worker uuid) returns bigint[]
 language plpgsql
 as $$
@@ -16,7 +16,7 @@ begin
         where i.id = any (p_ids) and (i.partition_waiting or (i.status = 'queued' and i.in_lane))
         order by i.id
         for no key update skip locked);
-    -- A new head of a lane that has a partition key as well waits for its partition.
+    -- If the new head of a lane has a partition key as well, it waits for its partition.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
         partition_waiting = i.status = 'queued' and i.partition_key is not null,
@@ -28,7 +28,7 @@ begin
         return array(
             select n.freed from unnest(p_ids, p_freed) as n(id, freed)
             where n.id <> all (free_ids) and not exists (
-                -- This very call has claimed it.
+                -- Leaves out successors that this commit has claimed for its own worker.
                 select from gen_durable.instances i where i.id = n.id and i.status = 'executing' and i.locked_by = p_worker));
     end if;
     return '{}';

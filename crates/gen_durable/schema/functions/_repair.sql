@@ -1,9 +1,9 @@
--- Repairs lanes and partitions that have waiting instances and no head or holder, a page of each at
--- a time.
+-- Repairs lanes and partitions that have waiting instances but no head or holder that can run, one
+-- page of lanes and one page of partitions per call.
 --   called by: store::lane::repair      index: placement_watermarks_pkey; as its parts
 --   locks: the placement lock; then as _place and its parts
--- Returns where the next call continues (null: at the beginning), and how many were repaired. No
--- row: another transaction holds the placement lock.
+-- Returns where the next call continues (null: at the beginning), and how many lanes and partitions
+-- were repaired. Returns no row if another transaction holds the placement lock.
 create function gen_durable._repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
 returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
 language plpgsql
@@ -19,9 +19,9 @@ begin
     if not found then
         return;
     end if;
-    -- First place what has only arrived late. Every 30 s one worker begins at the first number,
-    -- whatever the watermark says. A watermark above the sequence, after that was set back, comes
-    -- down.
+    -- First places instances that have arrived and only wait for placement. Every 30 s one worker
+    -- begins at the first arrival number, whatever the watermark says. This also lowers a watermark
+    -- that is above the sequence of arrival numbers, if the sequence was set back.
     select case when w.sweep_due_at <= statement_timestamp() then w.n end into swept
     from gen_durable.placement_watermarks w order by w.n desc limit 1;
     if not found then

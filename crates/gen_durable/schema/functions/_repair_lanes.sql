@@ -1,10 +1,10 @@
--- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
--- queued head that runs in no known worker gets an arrival number, so that `_place` makes the head
--- runnable.
+-- Checks a page of lanes after (p_tenant, p_key). Deletes lanes without instances. If the head of a
+-- lane is queued and the lane's worker has no row in `workers`, the head draws an arrival number,
+-- so that `_place` makes it runnable.
 --   called by: _repair      index: lanes_pkey, instances_lane, workers_pkey
---   locks: the lanes in (tenant, key), and heads, skipping locked ones
--- Returns the last lane of the page (null: the page was the last), and how many lanes were
--- repaired. Its callers pin the plans.
+--   locks: the lanes in (tenant, key), and heads, skipping locked rows
+-- Returns the last lane of the page (null if the page was the last), and how many lanes were
+-- repaired. It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._repair_lanes(
     p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
 )

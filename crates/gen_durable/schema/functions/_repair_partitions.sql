@@ -1,10 +1,10 @@
--- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
--- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
--- that `_place` makes it the holder.
+-- Checks a page of the partitions that instances wait for, after (p_tenant, p_key). If a partition
+-- has no holder, deletes its cursor and draws an arrival number for the first waiting instance, so
+-- that `_place` makes that instance the holder.
 --   called by: _repair      index: instances_partition_waiting, instances_partition_holder, partition_cursors_pkey; as _next_in_partition
 --   locks: the first waiting instance, skipping it if it is locked
--- Returns the last partition of the page (null: the page was the last), and how many were repaired.
--- Its callers pin the plans.
+-- Returns the last partition of the page (null if the page was the last), and how many partitions
+-- were repaired. It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._repair_partitions(
     p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
 )

@@ -1,5 +1,5 @@
 -- Raises an error unless the transaction is at read committed.
---   called by: _pick, settle
+--   called by: _pick, _write_step_results
 --   index: none      locks: nothing
 create function gen_durable._require_read_committed() returns void
     language plpgsql

@@ -1,6 +1,6 @@
--- Resumes a schedule with its next occurrence; occurrences during the pause do not happen.
--- 'changed': the next occurrence was computed from a cycle that is not in force any more; compute
--- it again.
+-- Resumes a paused schedule with its next occurrence; occurrences during the pause do not happen.
+-- Returns 'changed' if the caller computed the next occurrence from a cycle that is not in force
+-- any more: the caller has to compute it again.
 --   called by: store::schedule::resume      index: schedules_pkey
 --   locks: the schedule's row
 create function gen_durable._resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)

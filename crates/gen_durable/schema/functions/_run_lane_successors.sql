@@ -1,8 +1,9 @@
--- Returns the successors in lanes that a worker runs at once, without a claim of their own. A
--- successor that has left its lane or its status meanwhile is missing from the result.
+-- Returns the successors in lanes that the calling worker runs at once, without a claim of their
+-- own. A successor that has left its lane or is not queued any more is missing from the result.
 --   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
---   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction wait for one another
--- Its callers pin the plans.
+--   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction cannot change one at
+--   the same time
+-- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -17,9 +18,9 @@ begin
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
     from unnest(p_ids, p_freed) as n(id, freed)
     join gen_durable.instances i on i.id = n.id
-    -- A plain `in_lane` would allow a plan that scans the index of all lanes, if it is made while
-    -- no instance is in a lane. A queued instance never waits for its partition, so `or` changes
-    -- nothing.
+    -- A plain `in_lane` would allow a scan of the index of all lanes, if the statement is planned
+    -- while no instance is in a lane. The `or` prevents that scan and does not change the result: a
+    -- queued instance never has `partition_waiting`.
     where i.status = 'queued' and (i.in_lane or i.partition_waiting)
     for no key update of i;
 end $$;

@@ -1,5 +1,6 @@
--- Begins a batch of a run. With p_scope it locks the scope's row first, and waits for it: no normal
--- batch changes the scope meanwhile.
+-- Begins a batch of a run (a rebuild, a replay or a verification). With p_scope it first locks the
+-- scope's row, and waits for the lock, so that no normal batch changes the scope during the batch
+-- of the run.
 --   called by: store::runs::open      index: projection_runs_pkey, projections_pkey, events_log
 --   locks: the scope's row if p_scope; then the run's row, skipping it if it is locked
 create function gen_durable._run_open(
@@ -32,8 +33,8 @@ begin
         verdict := 'owned';
     else
         select p.* into scope from gen_durable.projections p where p.tenant = run.tenant and p.projection = run.projection;
-        -- Rows of two versions of the code are never mixed: a build skips a run of newer code, and
-        -- ends a run of older code.
+        -- Two versions of the code must not write rows of one generation: a build skips a run of
+        -- newer code, and ends a run of older code.
         if greatest(scope.version, run.version) > p_version then
             verdict := 'newer';
         elsif run.version < p_version or run.kind = 'replay' and scope.version < p_version then

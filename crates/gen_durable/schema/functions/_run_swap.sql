@@ -1,11 +1,12 @@
--- Completes a shadow: readers see its rows from now on. It is at the position of the scope, which
--- is locked. The failures of the scope become those of the shadow: events that the shadow has
--- skipped are parked, the others up to its position are resolved.
+-- Completes a shadow rebuild: from the commit on, readers see the rows that the run has written.
+-- The caller has locked the scope's row. Returns false if the run is not at the position of the
+-- scope. The failures of the run replace those of the scope: events that the run has skipped become
+-- parked, and all other failures up to its position become resolved.
 --   called by: store::runs::swap
 --   index: projections_pkey, projection_runs_pkey, projection_failures_pkey,
 --   projection_run_failures_pkey
---   locks: the scope's row and the run's, which this transaction has locked already; then the
---   failures
+--   locks: the rows of the scope and of the run, which this transaction has locked already; then
+--   the rows of the failures
 create function gen_durable._run_swap(p_run bigint, p_version int) returns boolean
 language plpgsql
 as $$

@@ -1,8 +1,8 @@
--- Returns scopes that have work and that no other worker owns: those that are due for a retry, and
--- those of the next page of tenants that are behind their log. Also scopes with rows of an older
--- version, if the projection rebuilds them by itself and no such run is open or has failed. The
--- last row has no tenant: it says whether a page was full. With p_all the page has all tenants,
--- whatever the state of the walk: for tests.
+-- Returns scopes that have work and that no other worker owns: scopes that are due for a retry, and
+-- scopes of the next page of tenants that have not read to the end of their log. Also returns
+-- scopes with rows of an older version, if the projection rebuilds such rows by itself and no such
+-- run is open or has failed. The last row has no tenant: it says whether a page was full. With
+-- p_all (for tests) the page has all tenants, and log_walks is not read.
 --   called by: store::projections::behind
 --   index: projections_retry, event_heads_pkey, projections_pkey, events_log, projection_runs_open
 --   locks: as _walk_page
@@ -48,7 +48,7 @@ begin
             when p.version < build.version then build.eager and not exists (
                 select from gen_durable.projection_runs r
                 where r.tenant = p.tenant and r.projection = p.projection
-                  and (r.settled_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
+                  and (r.finished_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
             when p.version > build.version or p.status = 'halted' or p.retry_at > gen_durable.clock() then false
             else coalesce(p.position, 0) < coalesce((
                 select e.position from gen_durable.events e

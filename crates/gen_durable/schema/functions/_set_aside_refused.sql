@@ -1,12 +1,12 @@
--- Finds the candidates of a failed pick that the database refuses to claim, and sets them aside as
--- `stuck` with the error as reason. Since one statement claims for all queues, one such instance
--- would prevent every claim.
+-- Finds the candidates of a failed pick that the database does not let a worker claim, and sets
+-- them aside as `stuck` with the error as reason. Since one statement claims for all queues, one
+-- such instance would make every pick fail.
 --   called by: store::pick::set_aside_refused
 --   index: instances_pick, instances_suspects, instances_pkey; as _place_new
 --   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
 --   statement
--- Claims each candidate in a subtransaction and rolls that back. An error that is about the server
--- and not about the row is raised.
+-- Claims each candidate in a subtransaction and rolls the subtransaction back. Raises an error that
+-- concerns the server and not the row.
 create function gen_durable._set_aside_refused(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[]
@@ -18,8 +18,8 @@ as $$
 declare
     candidate bigint;
 begin
-    -- The failed pick has placed instances and was rolled back: an instance without a position
-    -- would not be a candidate.
+    -- Repeats the placement of the failed pick, which was rolled back: without it, an instance that
+    -- has just arrived would not be a candidate.
     perform gen_durable._place_new(1000);
     for candidate in
         select found.id
@@ -68,7 +68,8 @@ begin
                 update gen_durable.instances i
                 set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
                     claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
-                    -- Lets `_place` choose the next holder of its partition.
+                    -- Draws an arrival number, so that `_place` chooses the next holder of the
+                    -- partition.
                     arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;

@@ -1,6 +1,7 @@
--- Sets the cycle of a schedule, for an operator: it is in force until the code registers a new one.
+-- Sets the cycle of a schedule, for an operator. The cycle is in force until the code registers a
+-- new one.
 --   called by: store::schedule::set      index: schedules_pkey
---   locks: the schedule's row, then its occurrence
+--   locks: the schedule's row, then its pending timer
 create function gen_durable._set_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int, p_by text
 ) returns text

@@ -1,8 +1,8 @@
 -- Deletes old events of the next page of tenants, up to p_limit. It keeps the last event of each
 -- log, which defines the log's last position, and every event that a projection or a run has not
--- read yet; a projection that has not begun with a tenant has read nothing there. A log with a
--- young first event costs one index probe. Returns how many were deleted, and whether there may be
--- more at once.
+-- read yet; a projection without a scope for a tenant has read nothing of that tenant's log. A log
+-- with a first event that is not old enough costs one index probe. Returns how many events were
+-- deleted, and whether there may be more to delete now.
 --   called by: store::events::_trim_logs
 --   index: events_log, events_pkey, projections_by_name, projections_pkey, projection_runs_open
 --   locks: as _walk_page, then the events that it deletes
@@ -24,7 +24,8 @@ begin
         return;
     end if;
     followers := array(
-        -- From one name to the next: the cost depends on the number of projections, not of scopes.
+        -- Jumps from one name to the next in the index: the cost depends on the number of
+        -- projections, not of scopes.
         with recursive name as (
             (select p.projection from gen_durable.projections p order by p.projection limit 1)
             union all
@@ -69,7 +70,7 @@ begin
     )
     select count(*) into count from deleted;
     if count >= p_limit then
-        -- There may be more in this page: the next call takes it again.
+        -- The page may have more old events, so the next call reads the same page again.
         update gen_durable.log_walks w set after_tenant = page[1], due_at = statement_timestamp()
         where w.walk = 'trim' and w.projection = '' and w.version = 0;
     end if;

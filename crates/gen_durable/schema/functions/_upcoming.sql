@@ -1,5 +1,6 @@
 -- Returns when timers and deadlines fall due, from p_since seconds before now up to p_horizon
--- seconds after, for the timers that a process keeps in memory; and, in the first row, the time.
+-- seconds after. A worker keeps these times in memory to wake its timer loop. The first row carries
+-- only the time of the database.
 --   called by: store::timer::upcoming      index: timers_due, instances_deadlines
 --   locks: nothing
 create function gen_durable._upcoming(p_since float8, p_horizon float8, p_limit int)

@@ -1,8 +1,9 @@
--- Takes the next page of a walk. Null: it is not due, or another worker has locked it. The first
--- element is the tenant after which the page begins, null for the first page; then follow the
--- page's tenants.
+-- Returns the next page of a pass over all tenants (a row of log_walks) and moves the row to the
+-- end of the page. Returns null if the pass is not due, or another worker has locked the row. The
+-- first element is the tenant after which the page begins, null for the first page; the other
+-- elements are the tenants of the page.
 --   called by: _scopes_behind, _trim_logs      index: log_walks_pkey, event_heads_pkey
---   locks: the walk's row, skipping it if another worker holds it
+--   locks: the row of log_walks, skipping it if another worker holds it
 create function gen_durable._walk_page(
     p_walk text, p_projection text, p_version int, p_page int, p_pause float8, p_idle float8
 ) returns text[]

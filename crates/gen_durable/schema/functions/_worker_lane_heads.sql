@@ -1,5 +1,6 @@
--- Returns the lanes that a worker runs after (p_tenant, p_key), with the head of each.
---   called by: store::lease::{reap, bury, retire, led}      index: lanes_worker, instances_lane
+-- Returns a page of the lanes of which p_worker is the lane worker, after (p_tenant, p_key), with
+-- the head of each.
+--   called by: store::lease::{reap, delete_expired_worker, retire, lane_heads}      index: lanes_worker, instances_lane
 --   locks: nothing
 create function gen_durable._worker_lane_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
 returns table (tenant text, key text, id bigint, status gen_durable.durable_status, claim_epoch bigint, step_seq bigint, locked_by uuid)

@@ -2,8 +2,9 @@
 -- successors.
 --   called by: store::step_results      index: instances_pkey; as _promote_successors
 --   locks: as _write_step_results, then as _promote_successors
--- The first row names in `marks` the results that were written. Then one row for each instance that
--- runs ahead and has an inbox or children, and the successors that the worker runs at once.
+-- The first row has in `marks` the ids of the instances with a written result. Further rows are one
+-- for each instance that runs ahead and has signals in its inbox or children, and one for each
+-- successor that the worker runs at once.
 create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
@@ -24,7 +25,8 @@ begin
     if written is null then
         return;
     end if;
-    -- One row for all results: one row each would double the bytes that the claimed instances need.
+    -- Returns the ids of all written results in one row: a row for each would double the size of
+    -- the answer.
     info.marks := written;
     info.eligible_at := gen_durable.clock();
     info.keyed := true;

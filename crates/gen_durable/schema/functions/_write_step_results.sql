@@ -1,13 +1,13 @@
--- Writes step results, one entry each, all in one transaction.
---   called by: store::step_results, _write_keyed_step_results, conclude
+-- Writes step results into their instances, one array entry per result, all in one statement.
+--   called by: store::step_results, _write_keyed_step_results, _write_step_results_with_effects
 --   index: instances_pkey, lanes_pkey, signals_inbox
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
 --   p_lock_timeout
--- The guard is (id, claim_epoch, step_seq). It has no condition on the status: the epoch implies
--- the claim, and a literal would allow a scan of the index of executing rows. A rise below 0 enters
--- a step, and its attempts begin at 0. An array may be empty if every value is null (or 0), which
--- saves the copy of its values. Returns the ids that were written; the worker has lost its claim on
--- the others.
+-- The update finds a row by (id, claim_epoch, step_seq). There is no condition on the status: the
+-- epoch implies the claim, and a literal would allow a scan of the index of executing rows. A value
+-- of p_attempt_changes below 0 means that the result enters a step; the attempts of that step begin
+-- at 0. An array may be empty if every value is null (or 0), which saves the copy of its values.
+-- Returns the ids of the updated instances; the worker has lost its claim on the others.
 create function gen_durable._write_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
@@ -22,8 +22,8 @@ begin
         perform gen_durable._require_read_committed();
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
-    -- The results are durable before anything that depends on them begins, whatever the setting of
-    -- the role or the database; also in a step's own transaction.
+    -- Ensures that the results are durable before anything that depends on them begins, even if the
+    -- role or the database turns synchronous_commit off; also in a step's own transaction.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
@@ -39,25 +39,26 @@ begin
                           when e.attempt_change < 0 or e.status = 'done' then null
                           else i.last_error end,
         attempt = case when e.attempt_change < 0 then 0 else i.attempt + coalesce(e.attempt_change, 0) end,
-        -- A retry that the step itself asked for has no error, and is no failure.
+        -- A retry that the step asked for has no error, and does not count as a failure.
         failures = case when e.attempt_change < 0 then 0 when e.attempt_change > 0 and e.error is not null then i.failures + 1 else i.failures end,
         step_entry_seq = case when e.attempt_change < 0 then i.step_seq + 1 else i.step_entry_seq end,
-        -- A retry receives the same signals again. A result that enters a step or settles ends the
-        -- wait.
+        -- A retry keeps `awaits`, since it receives the same signals again. A result that enters a
+        -- step or settles the instance clears `awaits`.
         awaits = case when e.attempt_change < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
-        -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
-        -- instance that settles leaves the lane, unless it has failed and blocks the lane.
+        -- An instance with a partition key that ends a step waits behind all others of that key. An
+        -- instance in a lane that settles leaves the lane, unless it has failed and blocks the
+        -- lane.
         partition_waiting = e.status = 'runnable' and i.partition_key is not null,
         in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled') or (e.status = 'failed' and i.lane_blocks)),
-        -- A run-ahead commit changes no indexed column: the new version stays on its page, and no
-        -- index is written.
+        -- A run-ahead commit changes no indexed column, so the new version of the row stays on its
+        -- page, and no index is written.
         eligible_at = case when e.status = 'runnable'
                            then gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0)) else i.eligible_at end,
         step_seq = i.step_seq + 1,
         claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
         crash_count = 0,
-        -- An instance that ran without a claim of its own, in a lane that its worker runs, has one
-        -- from now on.
+        -- An instance that ran without a claim of its own, in a lane that its worker runs, gets a
+        -- claim if it runs ahead.
         locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
             select l.worker_id from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
@@ -67,7 +68,8 @@ begin
                 p_results, p_errors, p_attempt_changes, p_delays)
         as e(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
-    -- An instance that runs ahead receives the signals that arrived during its last step.
+    -- Returns the inbox of an instance that runs ahead, with the signals that arrived during its
+    -- last step.
     returning i.id,
         case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null) end,

@@ -1,11 +1,11 @@
--- Writes step results that do more than end a step: they wait, spawn, consume signals, carry
--- effects, or settle a child.
---   called by: store::step_results::conclude
+-- Writes step results that do more than end a step: results that wait, spawn children, consume
+-- signals, have effects, or settle a child.
+--   called by: store::step_results::write, store::step_results::write_within
 --   index: instances_pkey, instances_children, signals_inbox; as its parts
---   locks: the results' own rows by id, then parents by id, then lanes, then the targets of signals
---   by id, then the heads of event logs
--- Everything after the first statement uses the ids that it wrote: a worker that lost its claim
--- changes nothing.
+--   locks: the instances of the results by id, then parents by id, then lanes, then the targets of
+--   signals by id, then the heads of event logs
+-- The first statement returns the ids that it has written, and everything after it uses these ids
+-- only: a worker that lost its claim changes nothing.
 create function gen_durable._write_step_results_with_effects(p_results jsonb, p_lock_timeout text)
 returns table (id bigint, status text, inbox text, children text)
 language plpgsql
@@ -16,7 +16,7 @@ declare
     written bigint[];
     settled bigint[];
     freeing bigint[];
-    -- Part of a transaction that did something before: another statement ends it.
+    -- Whether this statement is a part of a larger transaction, which another statement commits.
     larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
     _is_read_committed boolean := gen_durable._is_read_committed();
 begin
@@ -45,30 +45,30 @@ begin
     perform gen_durable._apply_effects(p_results, written);
     perform gen_durable._record_result_history(p_results, written);
 
-    -- Children that settled are counted off at their parents, all of the batch at once. By the
-    -- results and not by a predicate on the table, which would allow a scan of the index of all
-    -- settled instances.
+    -- Notifies the parents of all children that this batch has settled, in one call. The ids come
+    -- from the results and not from a condition on the table, which would allow a scan of the index
+    -- of all settled instances.
     settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'child' and (e->>'id')::bigint = any (written));
     if cardinality(settled) > 0 then
         perform gen_durable._notify_parents(settled);
     end if;
 
-    -- Lanes and partition keys that these results free.
+    -- The instances with results that may free a lane or a partition key.
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and _is_read_committed then
         perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
-        -- Instances that arrived meanwhile are not visible at this isolation level: the next
-        -- placement promotes the successors.
+        -- At this isolation level, instances that arrived meanwhile are not visible. The freeing
+        -- instances draw arrival numbers, so that the next placement promotes their successors.
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
         perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
                                          where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
-    -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
+    -- Locks rows of other instances last: the targets of signals, and then the heads of event logs,
     -- which stay locked until the commit.
     if jsonb_path_exists(p_results, '$[*].signals') then
         perform gen_durable._send_effects(p_results, written);

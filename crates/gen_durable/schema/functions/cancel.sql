@@ -1,10 +1,9 @@
--- Cancels an instance at once, whatever it waits for; with p_subtree also every live instance below
--- it.
+-- Cancels an instance at once, whatever its status; with p_subtree also all its live descendants.
 --   called by: store::signal::cancel, SQL
 --   index: instances_pkey or instances_key; instances_children; instances_lane
 --   locks: the live instances by id, the youngest first; then as _cancel_live
--- One transaction for the whole tree; `_cancel_below` cancels a tree in pages. Returns 'cancelled',
--- 'too_late' or 'no_target'.
+-- This function cancels the whole tree in one transaction; `_cancel_below` cancels a tree in pages.
+-- Returns 'cancelled', 'too_late' (the instance is settled) or 'no_target'.
 create function gen_durable.cancel(
     p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
 ) returns text
@@ -22,9 +21,9 @@ begin
     if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;
-    -- Children first, as a settling child locks its own row and then its parent's. The tree is read
-    -- again under the locks until no instance is new: a spawn that committed while this waited for
-    -- its row has added children.
+    -- Locks children before their parents, as a settling child locks its own row and then its
+    -- parent's. Reads the tree again under the locks until it has no new instance: a parent may
+    -- have committed a spawn while this transaction waited for its row.
     loop
         wanted := array(
             with recursive below(id, live) as (

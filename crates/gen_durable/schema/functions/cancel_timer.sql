@@ -1,5 +1,5 @@
--- Cancels a timer, and with it the occurrences that would follow. Returns 'cancelled', 'too_late',
--- 'no_target' or 'schedule'.
+-- Cancels a timer, and so all later occurrences of a repeating timer. Returns 'cancelled',
+-- 'too_late', 'no_target', or 'schedule': a regular occurrence of a schedule cannot be cancelled.
 --   called by: store::timer::cancel, SQL      index: timers_pkey, instances_pkey
 --   locks: the instance that waits, then the timer: it waits for a transaction that fires the timer
 create function gen_durable.cancel_timer(p_id bigint) returns text

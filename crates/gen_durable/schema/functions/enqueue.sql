@@ -1,7 +1,8 @@
 -- Enqueues one instance: select gen_durable.enqueue('send_receipt', '{"order": 42}'). Options are
--- named arguments. Returns its id; if the key is taken, the id of its holder.
---   called by: SQL      index: instances_key, if it has a key
---   locks: no existing row; waits for a transaction that has inserted the same key and is open
+-- named arguments. Returns the id of the new instance, or, if another instance holds the key, the
+-- id of that instance.
+--   called by: SQL      index: instances_key, if the instance has a key
+--   locks: no existing row; waits for an open transaction that has inserted the same key
 create function gen_durable.enqueue(
     machine text, state jsonb default '{}', step text default 'run', data jsonb default null, version int default 1,
     queue text default 'default', priority int default 0, tenant text default '', delay interval default null,
@@ -10,7 +11,7 @@ create function gen_durable.enqueue(
 language sql
 set search_path = gen_durable, pg_temp
 as $$
-    -- Options that are null are left out. A null inside the state or the data stays.
+    -- Leaves out options that are null. A null inside the state or the data stays.
     select e.id from gen_durable.enqueue_all(jsonb_build_array(
         jsonb_build_object('machine', machine, 'step', step, 'state', state)
         || case when data is null then '{}' else jsonb_build_object('data', data) end

@@ -2,9 +2,10 @@
 --   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, _fire, SQL
 --   index: instances_pkey; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
--- Returns one row an entry: its place in p_entries, the id (of the holder, if the key is taken),
--- whether it is new, and when it is due. Raises unique_violation if the key is held by an instance
--- of another machine (neither `machine` nor one of `former_names`).
+-- Returns one row per entry: its place in p_entries, the id of the new instance (or of the instance
+-- that already holds the key), whether the instance is new, and when it is due. Raises
+-- unique_violation if an instance of another machine (neither `machine` nor one of `former_names`)
+-- holds the key.
 create function gen_durable.enqueue_all(
     p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
 )
@@ -20,7 +21,7 @@ declare
     round bigint;
 begin
     if jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].partition') then
-        -- This transaction gets an id before it draws an arrival number: see `_place_new`.
+        -- Assigns an id to this transaction before it draws an arrival number: see `_place_new`.
         perform pg_current_xact_id();
         if p_parent is not null then
             perform gen_durable._refuse_own_lane(p_entries, p_parent);
@@ -37,8 +38,9 @@ begin
         return query select e.* from gen_durable._enqueue_keyed(p_entries, p_parent, p_generation) e;
         return;
     end if;
-    -- Without keys: one statement for all entries. An entry of a lane that is locked here gets its
-    -- position; the first in a lane without instances may run.
+    -- Entries without keys are inserted in one statement. An entry in a lane that this transaction
+    -- has locked gets its lane position at once, and the first entry in a lane without instances
+    -- becomes runnable.
     return query
     with made as (
         insert into gen_durable.instances as i

@@ -1,5 +1,5 @@
--- Returns which rows of a projection are to be read. Call it in the statement that reads them, or
--- in the same REPEATABLE READ transaction.
+-- Returns the generation of the rows that readers of a projection have to read. Call it in the
+-- statement that reads the rows, or in the same REPEATABLE READ transaction.
 --   called by: SQL, projections of applications      index: projections_pkey      locks: nothing
 create function gen_durable.generation(p_tenant text, p_projection text) returns int
     language sql stable parallel safe

@@ -1,6 +1,6 @@
--- Pauses a schedule: no occurrence happens until it is resumed.
+-- Pauses a schedule: no regular occurrence happens until an operator resumes the schedule.
 --   called by: store::schedule::pause      index: schedules_pkey, timers_next
---   locks: the schedule's row, then its occurrence
+--   locks: the schedule's row, then its pending timer
 create function gen_durable.pause_schedule(p_name text, p_by text) returns text
 language plpgsql
 as $$

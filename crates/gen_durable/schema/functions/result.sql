@@ -1,5 +1,5 @@
--- Returns the status of an instance, its result, and its last error. No row: there is no such
--- instance.
+-- Returns the status of an instance, its result, and its last error; no row if the instance does
+-- not exist.
 --   called by: SQL      index: instances_pkey
 --   locks: nothing
 create function gen_durable.result(id bigint) returns table (status text, result jsonb, error text)

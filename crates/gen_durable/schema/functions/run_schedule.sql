@@ -1,5 +1,6 @@
--- Adds an occurrence of a schedule that is due now, at the request of an operator. Any worker that
--- has registered the schedule fires it, also while the schedule is paused.
+-- Adds a manual occurrence of a schedule that is due now, for an operator. Any worker that has
+-- registered the schedule fires the occurrence, even while the schedule is paused. Returns the id
+-- of the timer.
 --   called by: store::schedule::run      index: schedules_pkey
 --   locks: the schedule's row
 create function gen_durable.run_schedule(p_name text) returns bigint
@@ -10,8 +11,8 @@ declare
     made bigint;
 begin
     perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
-    -- A second request in the same microsecond, or a regular occurrence at the same time, is the
-    -- same occurrence.
+    -- If a timer of this schedule with the same due time exists already, no second timer is
+    -- inserted.
     insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, manual)
     select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
     on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing

@@ -2,8 +2,8 @@
 -- or 'inbox_full'.
 --   called by: store::signal, signal_all, signal_or_start, SQL
 --   index: instances_pkey or instances_key; signals_dedup, signals_inbox
---   locks: the target's row, always and first: a commit that begins a wait and a delivery wait for
---   one another
+--   locks: the target's row, always and first, so that a delivery and a commit that begins a wait
+--   happen one after the other
 create function gen_durable.signal(
     p_id bigint, p_tenant text, p_key text, p_machines text[], p_name text, p_payload jsonb, p_dedup text default null,
     p_inbox_max int default 1000
@@ -15,8 +15,8 @@ declare
     target record;
     inbox record;
 begin
-    -- Locked without a condition on the status: a condition would skip an instance that is about to
-    -- wait, without waiting for its lock.
+    -- Locks the target without a condition on the status: with a condition, the statement would not
+    -- wait for the lock of an instance that another transaction is about to set to waiting.
     if p_id is not null then
         select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.id = p_id
@@ -30,18 +30,19 @@ begin
         return 'no_target';
     end if;
     if target.status in ('done', 'failed', 'cancelled') then
-        -- A sender that repeats an accepted signal learns it, also after the target has settled.
+        -- Returns 'duplicate' to a sender that repeats an accepted signal, even after the target
+        -- has settled.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
                     then 'duplicate' else 'no_target' end;
     end if;
-    -- Every claim and every run-ahead commit of the target reads the whole inbox, so it is bounded
-    -- by number and by bytes. An empty inbox accepts a signal of any size.
+    -- Limits the inbox by number and by bytes, since every claim and every run-ahead commit of the
+    -- target reads the whole inbox. An empty inbox accepts a signal of any size.
     select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
     if inbox.signals >= p_inbox_max
        or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable._inbox_bytes_max()) then
-        -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
-        -- not have to retry.
+        -- Returns 'duplicate' to a sender that repeats an accepted signal, even if the inbox is
+        -- full, so that the sender does not retry.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
                     then 'duplicate' else 'inbox_full' end;
     end if;
@@ -51,7 +52,8 @@ begin
     if not found then
         return 'duplicate';
     end if;
-    -- By the row that the lock returned, not by the table: the snapshot may be older than the lock.
+    -- Decides by the row that the locking statement returned and does not read the table again: the
+    -- snapshot may be older than the lock.
     if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),

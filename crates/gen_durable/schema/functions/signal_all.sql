@@ -15,7 +15,7 @@ declare
     signal record;
     meant bigint[];
 begin
-    -- The target of each signal, in one statement.
+    -- Finds the targets of all signals in one statement.
     meant := array(
         select coalesce((l.value->>'id')::bigint, (
             select k.id from gen_durable.instances k
@@ -27,8 +27,9 @@ begin
         select l.value, l.place::int as place from jsonb_array_elements(p_signals) with ordinality l(value, place) order by l.place
     loop
         place := signal.place;
-        -- By id, since its row is locked. If the holder of the key has settled since, the signal
-        -- has no target: a new holder of the key would be locked out of order.
+        -- Delivers by the id of the locked target, also if the signal names a key. If the holder of
+        -- the key has settled since, the signal has no target: to lock a new holder of the key now
+        -- would break the order of the locks.
         answer := gen_durable.signal(meant[signal.place], null, null,
             case when signal.value ? 'machines' then array(select jsonb_array_elements_text(signal.value->'machines')) end,
             signal.value->>'name', coalesce(signal.value->'payload', 'null'), signal.value->>'dedup', p_inbox_max);

@@ -1,11 +1,12 @@
--- Delivers a signal to the instance that holds the key. If there is none, starts this instance with
--- the signal in its inbox. p_start is an entry of enqueue_all with a key.
+-- Delivers a signal to the instance that holds the key of p_start. If no instance holds the key,
+-- inserts the instance p_start with the signal in its inbox. p_start has the form of an entry of
+-- enqueue_all.
 --   called by: store::signal::signal_or_start, SQL      index: instances_key; signals_dedup
---   locks: the holder's row; or no existing row, and waits for a transaction that has inserted the
---   same key and is open
--- Returns the answer of the delivery ('delivered', 'duplicate', 'inbox_full', or 'no_target': the
+--   locks: the holder's row; or no existing row, and waits for an open transaction that has
+--   inserted the same key
+-- Returns the outcome of the delivery ('delivered', 'duplicate', 'inbox_full', or 'no_target': the
 -- holder is of another machine, or has settled and keeps its key), the id of the holder, and
--- whether this call has started it.
+-- whether this call has inserted the holder.
 create function gen_durable.signal_or_start(
     p_start jsonb, p_name text, p_payload jsonb, p_dedup text default null, p_machines text[] default null,
     p_inbox_max int default 1000
@@ -25,7 +26,8 @@ begin
     for tries in 1..100 loop
         answer := gen_durable.signal(null, v_tenant, v_key, p_machines, p_name, p_payload, p_dedup, p_inbox_max);
         if answer <> 'no_target' then
-            -- Its row is locked until the end of the transaction, so it still holds its key.
+            -- `signal` has locked the target's row until the end of the transaction, so the target
+            -- still holds its key.
             return query select answer, i.id, false, i.eligible_at from gen_durable.instances i
                 where i.tenant = v_tenant and i.held_key = v_key;
             return;
@@ -36,8 +38,8 @@ begin
             return query select answer, holder.id, true, holder.eligible_at;
             return;
         end if;
-        -- Another transaction has taken the key between the two statements: deliver to that holder,
-        -- unless it cannot receive the signal.
+        -- Another transaction has inserted an instance with the key between the two statements. The
+        -- loop delivers the signal to that instance, unless it cannot receive the signal.
         if exists (select from gen_durable.instances i
                    where i.id = holder.id and i.held_key = v_key
                      and (i.settled_at is not null or i.machine <> all (p_machines))) then

@@ -1,15 +1,15 @@
--- The audit log: what operators did, and tried to do, through the dashboard and the command line. A
--- row is written before an action begins and completed when it has ended, so there is no action
--- without a row, whichever process dies in between. An action without an end may have been done or
--- not. The log is bounded: an insert deletes the oldest row.
+-- The audit log: actions that operators did, or tried to do, through the dashboard and the command
+-- line. The tool inserts a row before an action begins and completes the row when the action has
+-- ended, so every action has a row, even if a process crashes in between. If a row has no end, the
+-- action may have been done or not. The log is bounded: an insert deletes the oldest rows.
 create table gen_durable.audit (
     id        bigint generated always as identity primary key,
     at        timestamptz not null default gen_durable.clock(),
     actor       text not null,                         -- the authenticated user
-    source     text,                                  -- the address of the user, if it is known
+    source     text,                                  -- the address of the user, if known
     channel       text not null,                         -- dashboard, command
     action       text not null,
-    subject   text not null, -- the instance, lane, queue or schedule it is about
+    subject   text not null, -- the instance, lane, queue or schedule that the action changes
     succeeded boolean,
     outcome   text,
     ended_at  timestamptz,

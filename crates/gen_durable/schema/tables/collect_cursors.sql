@@ -1,14 +1,15 @@
--- How far the collector has read each range (queue, status) of `instances_settled`. All engines
--- share these rows: instances that are kept beyond their retention (children of a parent that may
--- still read them) are read once per pass, and not by each engine each minute.
+-- Cursors of the collector, which deletes settled instances: how far it has read each range (queue,
+-- status) of the index `instances_settled`. All workers share these rows, so that they read an
+-- instance that is kept beyond its retention (a child that its parent may still read) once per
+-- pass, and not in each worker each minute.
 create table gen_durable.collect_cursors (
     queue         text not null,
     status        gen_durable.durable_status not null,
-    -- Instances that settled before this were examined.
+    -- The collector has examined all instances of the range that settled before this time.
     at            timestamptz not null default '-infinity',
-    -- How many that settled at that very time were examined and kept.
+    -- How many instances that settled exactly at `at` the collector has examined and kept.
     kept_at       bigint not null default 0,
-    examined      bigint not null default 0,         -- in this pass
+    examined      bigint not null default 0,         -- instances examined in this pass
     pass_began_at timestamptz not null default gen_durable.clock(),
     primary key (queue, status)
 ) with (fillfactor = 50);

@@ -1,7 +1,8 @@
--- The snapshot of the last scan for events of a tenant that have no position: it read every event
--- that was committed by then. The next scan reads only events of transactions that are newer or
--- were open then, and no dead index entries of events that have got their position since. The row
--- with the largest n is valid. It is a hint; a scan from the beginning is the truth.
+-- The snapshot of the last scan for events of a tenant that have no position. That scan read every
+-- event that was committed before the snapshot. The next scan reads only events of transactions
+-- that are newer than the snapshot or were open in it, and skips dead index entries of events that
+-- have got their position since. The row with the largest n is valid. The row only saves work: a
+-- scan from the beginning finds all events.
 create table gen_durable.event_scans (
     n      bigint generated always as identity,
     tenant text not null,

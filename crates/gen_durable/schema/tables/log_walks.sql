@@ -1,6 +1,7 @@
--- Walks over all tenants, in pages. One worker at a time takes a page, and the pages of all workers
--- are one walk: how often a tenant is visited does not depend on the number of workers. `behind`
--- has a walk for each version of a projection.
+-- Passes over the logs of all tenants, in pages. One worker at a time reads a page, and the pages
+-- of all workers together are one pass, so how often a tenant is read does not depend on the number
+-- of workers. The pass `trim` deletes old events. The pass `behind` finds projections that have not
+-- read the end of a log; there is one for each version of a projection.
 create table gen_durable.log_walks (
     walk         text not null,                      -- behind, trim
     projection   text not null default '',

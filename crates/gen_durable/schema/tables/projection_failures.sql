@@ -1,4 +1,5 @@
--- Events that a projection could not apply: one row per event, with the number of attempts.
+-- Events that a projection could not apply: one row per scope and event, with the number of
+-- attempts.
 create table gen_durable.projection_failures (
     tenant      text not null,
     projection  text not null,

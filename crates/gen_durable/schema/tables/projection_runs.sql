@@ -1,5 +1,6 @@
--- Replays, rebuilds and verifications of a projection. Any client requests one; a worker that has
--- registered the projection executes it, and another worker continues if that one dies.
+-- Runs: replays, rebuilds and verifications of a scope. Any client may request a run. A worker that
+-- has registered the projection executes the run, and another worker continues if that worker
+-- crashes.
 create table gen_durable.projection_runs (
     id          bigint generated always as identity primary key,
     tenant      text not null,
@@ -7,15 +8,18 @@ create table gen_durable.projection_runs (
     kind        text not null,                       -- replay, rebuild (in place), shadow, verify
     status      text not null default 'pending',
     force      boolean not null default false,      -- swap even if the digests differ
-    version     int, -- of the code that executes it: builds with another version skip the run
-    generation  int,                                 -- the rows that it writes
+    -- The version of the code that executes the run. Older builds skip the run, newer builds end
+    -- it.
+    version     int,
+    generation  int, -- the generation of the rows that the run writes
     position    bigint not null default 0,
     target      bigint,
     applied     bigint not null default 0,
-    retired     int, -- a generation that is not read any more, and is to be cleared
+    -- A generation that readers do not see any more and that a worker has to delete.
+    retired     int,
     verdict     text,
-    error       text, -- why it failed, or the error of its last attempt
-    -- Consecutive attempts that the server cancelled, or that lost their connection.
+    error       text, -- why the run failed, or the error of its last attempt
+    -- How many attempts in a row were cancelled by the server or lost their connection.
     attempts    int not null default 0,
     requested_by text,
     owner       uuid,
@@ -28,11 +32,11 @@ create table gen_durable.projection_runs (
     constraint projection_runs_statuses check (status in ('pending', 'running', 'done', 'failed', 'cancelled')),
     constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null))
 );
--- One open run per scope: a second request is refused.
+-- At most one open run per scope: a second request is rejected.
 create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
 create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
 create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);
--- Runs that a worker has to act on: open ones, and those with rows to be cleared.
+-- Runs that a worker has to process: open runs, and finished runs with rows to be deleted.
 create index projection_runs_due on gen_durable.projection_runs (projection, id) where finished_at is null or retired is not null;
--- Ended runs, in the order in which they are collected.
+-- Finished runs, in the order in which upkeep deletes them.
 create index projection_runs_finished on gen_durable.projection_runs (finished_at) where finished_at is not null and retired is null;

@@ -1,27 +1,29 @@
--- A scope: one projection of one tenant, with its cursor, its owner and its last error.
+-- One row per scope (one projection over the log of one tenant): its position in the log, its owner
+-- and its last error.
 create table gen_durable.projections (
     tenant          text not null,
     projection      text not null,
-    -- A stable hash of both: part of the identity of the scope. The length distinguishes ('a',
-    -- 'bc') from ('ab', 'c').
+    -- A stable hash of tenant and projection. The length of the tenant's name is hashed too, so
+    -- that ('a', 'bc') differs from ('ab', 'c').
     partition       int generated always as (
         ('x' || substr(md5(octet_length(tenant) || ':' || tenant || projection), 1, 8))::bit(32)::int & 1023) stored,
-    version         int not null,                    -- of the code that wrote these rows
-    offered         int, -- the newest version that waits for a rebuild of them
-    generation      int not null default 1,          -- the rows that readers see
-    position        bigint not null default 0,       -- the last event that is applied in them
+    version         int not null,                    -- version of the code that wrote the rows
+    offered         int, -- the newest version of the code for which a rebuild is due
+    generation      int not null default 1,          -- the generation of the rows that readers see
+    position        bigint not null default 0, -- the last event that was applied to these rows
     applied         bigint not null default 0,       -- a running hash of all applied events
-    -- A rebuild in place: the position that was reached before it.
+    -- During a rebuild in place: the position that the scope had reached before the rebuild.
     replaying_to    bigint not null default 0,
     status          text not null default 'running',
     attempts        int not null default 0, -- failed attempts of the event after `position`
     retry_at        timestamptz,
     last_error      text,
-    -- The worker that applies events to it: a hint that saves others the attempt.
+    -- The worker that applies events to the scope. It is a hint: other workers do not try the
+    -- scope.
     owner           uuid,
     owned_until     timestamptz,
     updated_at      timestamptz not null default gen_durable.clock(),
-    digest          bytea,                           -- of its rows, when it was last computed
+    digest          bytea,                           -- the last computed digest of the rows
     digest_position bigint,
     digest_at       timestamptz,
     primary key (tenant, projection),
@@ -30,8 +32,9 @@ create table gen_durable.projections (
         octet_length(tenant) <= 200 and octet_length(projection) between 1 and 200)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
--- Pages of the scopes of one projection, and of all scopes by projection.
+-- Serves pages of the scopes of one projection, and pages of all scopes by projection.
 create index projections_by_name on gen_durable.projections (projection, tenant);
 
--- Scopes that are to be retried at a time: few, and found whatever the number of scopes.
+-- Scopes that a worker has to retry at `retry_at`. They are few, and this index finds them at a
+-- cost that does not depend on the number of scopes.
 create index projections_retry on gen_durable.projections (retry_at) where retry_at is not null;

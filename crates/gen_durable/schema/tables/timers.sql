@@ -1,14 +1,14 @@
--- An occurrence of a schedule, or of a repeating timer beside the wait of an instance. It ends
--- once: fired, missed or cancelled.
+-- One row per occurrence of a schedule, or of a repeating timer of a wait. An occurrence ends once:
+-- fired, missed or cancelled.
 create table gen_durable.timers (
     id          bigint generated always as identity primary key,
     due_at      timestamptz not null,
     armed_at    timestamptz not null default gen_durable.clock(),
     anchor_at   timestamptz not null,
     ended_at    timestamptz,
-    instance_id bigint,                              -- the instance that waits...
-    await_seq   bigint, -- ...and which wait: the step_seq of the instance while it waits
-    started_id  bigint,                              -- the instance that it started
+    instance_id bigint,                              -- the instance that waits
+    await_seq   bigint, -- identifies the wait: the step_seq of the instance while it waits
+    started_id  bigint,                              -- the instance that this occurrence started
     remaining   int, -- how many occurrences may follow; null: no limit
     missed_count int not null default 0,             -- missed occurrences that this one stands for
     manual     boolean not null default false,
@@ -16,7 +16,8 @@ create table gen_durable.timers (
     missed      text not null,
     cycle       text not null,
     schedule    text,
-    new_instance       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
+    -- The instance to enqueue; null if the code of the schedule makes the instance.
+    new_instance       jsonb,
     constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
     constraint timers_repeating_are_complete check (instance_id is null or (await_seq is not null and new_instance is not null)),
     constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
@@ -26,9 +27,9 @@ create table gen_durable.timers (
 
 -- Pending timers by due time.
 create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
--- The timers of a wait, for the end of the wait.
+-- The repeating timers of a wait. The transaction that ends the wait cancels them.
 create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
--- A schedule has one occurrence ahead of it, and no occurrence happens twice.
+-- A schedule has at most one pending regular occurrence, and no occurrence happens twice.
 create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not manual;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
 -- Ended timers, for the collector.

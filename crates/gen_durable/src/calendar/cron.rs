@@ -10,8 +10,8 @@ use super::zone;
 /// none at all.
 const SEARCHED_FROM: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// The search fails at a day that the zone skipped. It then restarts at up to this many of the next
-/// zone changes.
+/// How often the search for an occurrence restarts at most. The search fails at a day that the time
+/// zone skipped, and then restarts at the next change of the zone.
 const SKIPS_MAX: usize = 8;
 
 /// A cron line: five fields, or six with seconds, or one of `@hourly @daily @weekly @monthly

@@ -7,10 +7,10 @@ use jiff::{Timestamp, civil::DateTime};
 use super::{Period, cron::Cron, zone};
 use crate::error::Error;
 
-/// The number of occurrences that are checked around the estimated one: months differ by days, and
-/// days by an hour.
+/// How many occurrences around the estimated one a search checks: months differ in length by days,
+/// and days by an hour.
 const NEIGHBOURS_MAX: usize = 64;
-/// The limit up to which missed occurrences of a cron line are counted.
+/// The largest number of missed occurrences of a cron line that are counted.
 const MISSED_COUNTED_MAX: u32 = 10_000;
 
 /// How to handle occurrences that no worker fired in time.
@@ -19,7 +19,8 @@ const MISSED_COUNTED_MAX: u32 = 10_000;
 pub enum MisfirePolicy {
     /// Each missed occurrence fires, late and in order.
     All,
-    /// Only the latest missed occurrence fires, and carries the number of those before it.
+    /// Only the latest missed occurrence fires, and carries the number of missed occurrences before
+    /// it.
     #[default]
     Latest,
     /// An occurrence does not fire if it is more than a minute late, or if the next one is already
@@ -39,9 +40,13 @@ impl MisfirePolicy {
 
     /// Returns the policy with this name.
     pub fn named(name: &str) -> Option<MisfirePolicy> {
-        [MisfirePolicy::All, MisfirePolicy::Latest, MisfirePolicy::Skip]
-            .into_iter()
-            .find(|missed| missed.name() == name)
+        [
+            MisfirePolicy::All,
+            MisfirePolicy::Latest,
+            MisfirePolicy::Skip,
+        ]
+        .into_iter()
+        .find(|missed| missed.name() == name)
     }
 }
 
@@ -54,7 +59,7 @@ impl MisfirePolicy {
 /// let retries = Cycle::iso("R3/PT10M")?; // three times, ten minutes apart
 /// // Mondays at eight, in Madrid
 /// let weekly = Cycle::iso("R/2026-01-05T08:00:00[Europe/Madrid]/P1W")?;
-/// let nightly = Cycle::cron("30 2 * * *", "America/New_York")?.missed(MisfirePolicy::Skip);
+/// let nightly = Cycle::cron("30 2 * * *", "America/New_York")?.misfire(MisfirePolicy::Skip);
 /// assert!(Cycle::cron("61 * * * *", "UTC").is_err());
 /// # Ok::<(), gen_durable::Error>(())
 /// ```
@@ -80,7 +85,7 @@ enum Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct First {
     pub(crate) due: Timestamp,
-    /// How many occurrences remain after this one; `None` if there is no limit.
+    /// How many occurrences remain after the first one; `None` if there is no limit.
     pub(crate) remaining: Option<u32>,
 }
 
@@ -126,7 +131,7 @@ impl Cycle {
     }
 
     /// Sets how missed occurrences are handled; by default only the latest fires.
-    pub fn missed(mut self, missed: MisfirePolicy) -> Cycle {
+    pub fn misfire(mut self, missed: MisfirePolicy) -> Cycle {
         self.missed = missed;
         self
     }
@@ -217,8 +222,8 @@ impl Cycle {
         }
     }
 
-    /// Returns the last occurrence up to `until`, from `_due` on, and the number of occurrences from
-    /// `_due` to it: `(due, 0)` if there is no later one.
+    /// Returns the last occurrence between `due` and `until`, and the number of occurrences from
+    /// `due` to that one: `(due, 0)` if there is no later one.
     pub(crate) fn latest(
         &self,
         anchor: Timestamp,
@@ -332,8 +337,8 @@ fn parse_iso(text: &str) -> Result<Cycle, String> {
     let (times, rest) =
         repeats(text).ok_or_else(|| wrong("it does not begin with R and a slash"))?;
     let times = times.map_err(|why| wrong(&why))?;
-    // The name of a zone contains a slash itself: the period is the part after the last slash
-    // outside brackets.
+    // The period is the part after the last slash outside brackets, since the name of a zone
+    // contains a slash too.
     let split = rest.char_indices().rev().scan(0_i32, |depth, (at, c)| {
         *depth += i32::from(c == ']') - i32::from(c == '[');
         Some((at, c, *depth))
@@ -372,8 +377,8 @@ fn parse_iso(text: &str) -> Result<Cycle, String> {
     })
 }
 
-/// Splits `R5/rest` or `R/rest` into the number of times and the rest. `None` if the text does not
-/// begin like that.
+/// Splits `R5/rest` or `R/rest` into the number of times and the rest. Returns `None` if the text
+/// does not begin with `R` and a slash.
 #[allow(clippy::type_complexity)] // The number of times or its error, and the rest.
 fn repeats(text: &str) -> Option<(Result<Option<u32>, String>, &str)> {
     let (head, rest) = text.split_once('/')?;

@@ -22,9 +22,9 @@ enum When {
 /// A due time in the form that the store writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Moment {
-    /// This long after the commit.
+    /// Due this duration after the commit of the step.
     After(Duration),
-    /// At this time.
+    /// Due at this time.
     At(Timestamp),
 }
 

@@ -1,14 +1,15 @@
-//! The decision about an occurrence that is due: it fires, or it was missed and another one
+//! Decides about an occurrence that is due: whether it fires, or was missed and a later occurrence
 //! replaces it.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Cycle, First, MisfirePolicy};
 
-/// With [`MisfirePolicy::Skip`], an occurrence that is later than this does not fire.
+/// With [`MisfirePolicy::Skip`], an occurrence that is late by more than this duration does not
+/// fire.
 const GRACE: SignedDuration = SignedDuration::from_secs(60);
 
-/// The decision about an occurrence.
+/// The decision about an occurrence that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MisfireDecision {
     /// Whether the occurrence fires. If not, it was missed.
@@ -44,7 +45,7 @@ pub(crate) fn decide(
         next: following(cycle.after(anchor, due), 1),
         missed: 0,
     };
-    // A cycle with a limit cannot have missed more occurrences than remain.
+    // A cycle with a limit cannot have missed more occurrences than remained.
     let latest = || {
         let (mut latest, mut count) = cycle.latest(anchor, due, now);
         if let Some(left) = remaining.filter(|left| *left < count) {

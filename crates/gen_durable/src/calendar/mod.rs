@@ -1,5 +1,5 @@
-//! Dates, periods and cycles: the computation of due times. The module is pure: it uses no
-//! database, and no clock except the time passed in.
+//! Dates, periods and cycles: the computation of due times. The functions of this module are pure:
+//! they use no database and no clock, and callers pass the current time.
 //!
 //! The rules, each with a test against the arithmetic of Postgres:
 //!
@@ -34,23 +34,23 @@ use jiff::{SignedDuration, Timestamp};
 pub struct Occurrence {
     /// The due time. Name the instance by this time, not by the clock.
     pub due: Timestamp,
-    /// The number of missed occurrences before this one that it replaces ([`MisfirePolicy::Latest`]).
+    /// The number of missed occurrences that this occurrence replaces ([`MisfirePolicy::Latest`]).
     pub missed: u32,
-    /// Whether an operator requested it.
+    /// Whether an operator requested this occurrence.
     pub manual: bool,
 }
 
-/// RepairCursor a due time up to the microseconds of Postgres, so that nothing fires early. The last
+/// Rounds a due time up to the microseconds of Postgres, so that no timer fires early. The last
 /// representable time is rounded down, and times before 1970 become 1970: the text and the binary
 /// form of a date then stay within the ranges of Postgres and Rust.
 pub(crate) fn to_micros(at: Timestamp) -> Timestamp {
     rounded_up(at.max(Timestamp::UNIX_EPOCH))
 }
 
-/// RepairCursor a time up to microseconds, also a time before 1970, because occurrences may be counted
-/// from there.
+/// Rounds a time up to microseconds, also a time before 1970, because the anchor of a cycle may be
+/// before 1970.
 fn rounded_up(at: Timestamp) -> Timestamp {
-    // Not `from_microsecond`: it refuses the last second of the calendar.
+    // Does not use `from_microsecond`, which rejects the last second of the calendar.
     let down = Timestamp::new(at.as_second(), at.subsec_nanosecond() / 1_000 * 1_000).unwrap_or(at);
     if down < at {
         down.checked_add(SignedDuration::from_micros(1))
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_due_time_is_rounded_up_and_the_last_representable_time_down() {
+    fn to_micros_rounds_a_due_time_up_and_the_last_representable_time_down() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         assert_eq!(
             to_micros(at("2026-01-05T08:00:00.000000001Z")),

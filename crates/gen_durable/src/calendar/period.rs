@@ -10,7 +10,7 @@ use crate::error::Error;
 /// The shortest period of a repetition.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
-/// The approximate length of the calendar units, only to find where a search begins.
+/// The approximate lengths of the calendar units, used only to estimate where a search begins.
 const YEAR_SECONDS: f64 = 365.2425 * 86_400.0;
 const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
 

@@ -1,5 +1,5 @@
-//! `EngineBuilder`: turns registrations into a checked plan. Every wiring mistake is reported by
-//! `build`.
+//! `EngineBuilder`: collects the registrations of an engine. `build` checks them and reports a
+//! wrong registration as an error.
 
 use std::{fmt, sync::Arc};
 
@@ -11,11 +11,11 @@ use super::{
     schedules::Schedules,
 };
 use crate::{
-    new_instance::IntoNewInstance,
     calendar::{Cycle, Occurrence},
     error::Error,
     id::Queue,
     machine::Machine,
+    new_instance::IntoNewInstance,
     projection::Projection,
     settings::{Retention, Settings},
     store::pool::{Limits, Pool},
@@ -33,7 +33,7 @@ pub struct EngineBuilder<App> {
     retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn Reader>>,
     on_failure: Option<Hook>,
-    /// The first wiring mistake; `build` returns it as its error.
+    /// The first registration error; `build` returns it.
     mistake: Option<Error>,
 }
 
@@ -64,8 +64,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Makes this engine work the queue, with at most `workers` steps at the same time in this
-    /// process.
+    /// Makes this engine claim and run instances of the queue, at most `workers` steps at the same
+    /// time in this process.
     pub fn queue(mut self, queue: Queue, workers: usize) -> Self {
         if workers == 0 {
             self.mistake.get_or_insert(Error::invalid(format!(
@@ -86,8 +86,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// None })`.
     ///
     /// The engine writes the retention into the database when it starts. Every engine of the schema
-    /// obeys it, also an engine that does not work this queue. It stays in force until an engine
-    /// declares another one.
+    /// applies it, even an engine that does not work this queue. The retention stays in force until
+    /// an engine declares another one for the queue.
     pub fn queue_retention(mut self, queue: Queue, retention: Retention) -> Self {
         if let Err(error) = retention.check() {
             self.mistake
@@ -102,9 +102,10 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Starts an instance at every occurrence of a cycle: `.schedule("nightly", Cycle::cron("30 2 *
-    /// * *", "Europe/Madrid")?, |at| Report { day: at.due })`. Whichever process fires the
-    /// occurrence calls the closure and inserts the instance, once per occurrence.
+    /// Starts an instance at every occurrence of a cycle:
+    /// `.schedule("nightly", Cycle::cron(line, "Europe/Madrid")?, |at| Report { day: at.due })`.
+    /// The process that fires the occurrence calls the closure and inserts the instance, once per
+    /// occurrence.
     ///
     /// The name identifies the schedule in the database. Operators pause, resume, change and run a
     /// schedule under its name ([`Client::schedules`](crate::Client::schedules), `durable
@@ -122,8 +123,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Keeps this read model up to date for every tenant that has events, including tenants that
-    /// appear later.
+    /// Registers a projection. The engine keeps the table of the projection up to date for every
+    /// tenant that has events, including tenants that appear later.
     pub fn project<P: Projection>(mut self, projection: P) -> Self {
         if self.readers.iter().any(|reader| reader.name() == P::NAME) {
             self.mistake.get_or_insert(Error::invalid(format!(
@@ -144,8 +145,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// The process that committed the failure calls the hook once, after the commit; if that
     /// process crashes in between, the hook is not called. Calls are sequential, on a thread of
     /// their own, so a slow hook delays neither steps nor commits. While 1,000 failures are waiting
-    /// for the hook, further ones are dropped (`durable_failure_notices_dropped_total`). A panic in
-    /// the hook is logged, and the hook is called again for the next failure.
+    /// for the hook, further failures are dropped (`durable_failure_notices_dropped_total`). A
+    /// panic in the hook is logged, and the hook is called again for the next failure.
     ///
     /// ```no_run
     /// # fn demo(pool: gen_durable::Pool) {
@@ -169,8 +170,9 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     ///
     /// # Errors
     ///
-    /// Returns the first wiring mistake, for example two machines for the same rows, a machine on a
-    /// queue that this engine does not work, or a heartbeat longer than a third of the lease.
+    /// Returns the first registration error, for example two machines for the same machine name and
+    /// version, a machine on a queue that this engine does not work, or a heartbeat longer than a
+    /// third of the lease.
     pub fn build(self) -> Result<Engine, Error> {
         let EngineBuilder {
             pool,

@@ -1,11 +1,11 @@
-//! The clockwork: fires timers and deadlines when they are due. The table is the truth; the memory
-//! of this loop only holds the times at which to query it.
+//! The clockwork: the loop of a worker that fires timers and deadlines when they are due. The
+//! tables are the truth; the memory of the loop holds only the times at which to query them.
 //!
-//! Any process may fire any timer, if it has the code of its schedule, and the row lock decides
-//! which process does: there is no leader. A process queries for a timer that it armed itself at
-//! the due time, and for a timer of another process a little later, in case that process has
-//! crashed. Timers that are long overdue are fired at a limited rate, in small statements, and
-//! timers that are due now run between those statements.
+//! There is no leader: any process may fire a timer if it has the code of the timer's schedule, and
+//! the lock on the timer's row decides which process does. A process queries for its own timers at
+//! their due time. It queries for the timers of other processes a little later, in case such a
+//! process has crashed. Timers that are long overdue are fired at a limited rate, in small
+//! statements, and timers that are due now run between those statements.
 
 use std::{
     collections::HashMap,
@@ -27,28 +27,29 @@ use crate::{
         schedule,
         timer::{self, DueTimer, Fired, Range, Verdict},
     },
-    wake::{NewTimer, TimerDue, Hint},
+    wake::{Hint, NewTimer, TimerDue},
 };
 
 /// A timer that is late by more than this is overdue, and is fired at the limited rate of overdue
 /// timers.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
-/// A refill reads the timers of the next so many refill periods.
+/// A refill reads the timers that are due within this many refill periods.
 const HORIZON_REFILLS: u32 = 5;
 /// Maximum number of rows fired in one statement.
 const BATCH: i32 = 200;
-/// Delay before a timer is tried again if another transaction holds its row locked.
+/// Delay before the clockwork tries a timer again if another transaction has locked its row.
 const HELD_PAUSE: Duration = Duration::from_millis(20);
-/// Delay before a timer that cannot be fired is tried again.
+/// Delay before the clockwork tries a timer again that could not be fired because of an error.
 const BROKEN_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum number of timers that cannot be fired and are remembered as such.
+/// Maximum number of remembered timers that could not be fired because of an error.
 const BROKEN_MAX: usize = 1_000;
-/// Interval of the query for overdue timers, while there are some and while there are none.
+/// Interval of the query for overdue timers, while there are overdue timers and while there are
+/// none.
 const OVERDUE_EVERY: Duration = Duration::from_millis(50);
 const OVERDUE_EVERY_IDLE: Duration = Duration::from_secs(5);
-/// The query for overdue timers begins where the last one ended, less this lag. From time to time a
-/// sweep begins at the start of the index. A sweep costs more the more dead index entries there
-/// are, so it is limited to this share of the time.
+/// The query for overdue timers begins at the due time at which the last query ended, less this
+/// lag. From time to time a sweep reads the index from its start. A sweep costs more if there are
+/// more dead index entries, so sweeps use at most one part in `SWEEP_SHARE` of the time.
 const OVERDUE_LAG: SignedDuration = SignedDuration::from_secs(60);
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(60);
@@ -68,8 +69,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             clockwork.memory.arm(armed);
         }
         if core.phase.is_draining() {
-            // A draining engine starts nothing new. Other engines fire these timers, or this
-            // process does after its restart.
+            // A draining engine fires no timers, because it starts nothing new. Other engines fire
+            // them, or this process does after its restart.
             clockwork.memory.clear();
             clockwork.refill_at = Instant::now() + core.settings.timer_refill;
             clockwork.overdue_at = clockwork.refill_at;
@@ -92,13 +93,15 @@ struct Clockwork<'a> {
     refill_at: Instant,
     overdue_at: Instant,
     sweep_at: Instant,
-    /// The start of the query for overdue rows: for deadlines, and for timers.
+    /// The due times at which the next queries for overdue deadlines and for overdue timers begin.
     marks: (Timestamp, Timestamp),
-    /// How many overdue rows may be fired now, and the time at which that was last computed.
+    /// How many overdue timers and deadlines may be fired now, and when this number was last
+    /// computed.
     allowance: f64,
     counted: Instant,
     names: Vec<String>,
-    /// Timers that cannot be fired here, and the time until which they are skipped.
+    /// Timers that this process could not fire because of an error, and the time until which it
+    /// skips them.
     broken: HashMap<i64, Instant>,
 }
 
@@ -125,7 +128,8 @@ impl<'a> Clockwork<'a> {
         self.memory.next().map_or(soonest, |due| soonest.min(due))
     }
 
-    /// Discards everything that is remembered, after an outage: the next query begins at the start.
+    /// Discards all remembered due times after an outage, so that the next query reads the index
+    /// from its start.
     fn forget(&mut self) {
         self.memory.clear();
         self.marks = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
@@ -133,7 +137,8 @@ impl<'a> Clockwork<'a> {
         self.overdue_at = self.refill_at;
     }
 
-    /// Runs one round: first the timers that are due now, then the refill, then a few overdue rows.
+    /// Runs one round: first fires the timers that are due now, then refills the memory, then fires
+    /// a few overdue timers and deadlines.
     async fn round(&mut self) -> Result<(), Fault> {
         let (deadlines, timers) = self.memory.due();
         let fresh = Range {
@@ -201,7 +206,7 @@ impl<'a> Clockwork<'a> {
         }
         let pause = match (expired, fired) {
             (0, 0) => OVERDUE_EVERY_IDLE,
-            // Successive occurrences of one timer are fired one by one, so the next one may be
+            // Occurrences of one timer are fired one after the other, so the next occurrence may be
             // overdue too.
             (0, _) if self.allowance >= 1.0 => Duration::ZERO,
             _ => OVERDUE_EVERY,
@@ -210,7 +215,7 @@ impl<'a> Clockwork<'a> {
         Ok(())
     }
 
-    /// Ends waits and joins after their deadline, and returns how many.
+    /// Ends waits and joins that have passed their deadline, and returns how many it ended.
     async fn expire(&mut self, range: Range, limit: i32) -> Result<i32, Fault> {
         let (expired, now) = timer::expire(&self.connection, limit, range).await?;
         self.memory.set_now(now);
@@ -276,8 +281,8 @@ impl<'a> Clockwork<'a> {
                 self.broken.insert(*id, Instant::now() + BROKEN_PAUSE);
             }
         }
-        // Timers that are locked or broken are not counted, so that they do not keep this loop
-        // busy.
+        // Timers with a locked row, and timers that cannot be fired, are not counted, so that they
+        // do not keep this loop busy.
         Ok(i32::try_from(done.ended()).unwrap_or(i32::MAX))
     }
 
@@ -310,8 +315,8 @@ impl<'a> Clockwork<'a> {
                 due: TimerDue::At(next),
                 is_timer: true,
             });
-            // The next occurrence may be long overdue as well. The watermark moves back to it, so
-            // that it is found before the next sweep.
+            // The next occurrence may be long overdue as well. The watermark moves back to its due
+            // time, so that the next query finds it without a sweep.
             self.marks.1 = self.marks.1.min(next);
         }
     }
@@ -325,7 +330,7 @@ fn count<T>(rows: &[T]) -> i32 {
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) fired: Vec<Fired>,
-    /// Timers that cannot be fired, each with its error.
+    /// Ids of timers that could not be fired, each with its error.
     pub(crate) broken: Vec<(i64, String)>,
 }
 
@@ -339,8 +344,8 @@ impl Done {
     }
 }
 
-/// Fires timers in one transaction. If the database refuses one of them, each is fired in a
-/// transaction of its own.
+/// Fires timers in one transaction. If the database refuses the transaction, each timer is fired in
+/// a transaction of its own.
 pub(crate) async fn fire_all(
     connection: &Connection,
     schedules: &Schedules,

@@ -1,6 +1,6 @@
-//! The committer: writes all waiting step results in one transaction. It flushes at once when idle,
-//! and a batch grows only while another flush is under way, so latency is one commit and throughput
-//! grows with load.
+//! The committer: writes all waiting step results in one transaction. An idle committer writes a
+//! result at once. Results accumulate only while a commit is under way, so the latency is one
+//! commit, and throughput grows with load.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,8 +11,8 @@ use std::{
 use tracing::Instrument;
 
 use super::{
-    outcome::{answer, apply_outcomes, start_successors},
     core::Core,
+    outcome::{answer, apply_outcomes, start_successors},
     results::FinishedStep,
     staff,
 };
@@ -24,31 +24,33 @@ use crate::{
         fault::Fault,
         resolve::{self, Resolved},
         row::Claim,
-        step_results::{self, BATCH_LOCK_TIMEOUT, NextInputs, HALVED_LOCK_TIMEOUT, Written},
+        step_results::{self, BATCH_LOCK_TIMEOUT, HALVED_LOCK_TIMEOUT, NextInputs, Written},
     },
 };
 
 /// Maximum number of step results in one transaction.
 const BATCH_MAX: usize = 1_000;
-/// Approximate maximum size of one transaction in bytes: a statement must be answered in time also
-/// over a slow connection.
+/// Approximate maximum size of one transaction in bytes: a statement must be answered before its
+/// timeout even over a slow connection.
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of blocked step results (those that wait for a lock) in one round.
+/// Maximum number of blocked step results, which wait for a lock of another transaction, in one
+/// round.
 pub(crate) const BLOCKED_BATCH_MAX: usize = 100;
 /// After this many attempts to resolve an unknown commit outcome while the row is locked, the
-/// result is set aside. Together the attempts take about 300 ms.
+/// committer sets the step result aside. Together the attempts take about 300 ms.
 const HELD_MAX: u32 = 5;
-/// The instance fails if the database refuses the result of its step and then the result of its
-/// handler too.
+/// How many results of a step the database may refuse: after the first refusal the step's handler
+/// runs. If the database also refuses the result of the handler, the instance fails.
 const POISONED_MAX: u8 = 1;
 
 /// Commits step results until the engine has stopped. The first connection commits all kinds of
-/// results. The second one commits only results that free a lane or a partition key.
+/// results. The second connection commits only results that free a lane or a partition key.
 ///
-/// Such a commit also returns the promoted successors, so it does the work of a commit and a pick,
-/// and its lanes wait for it. Two of them run side by side, as a pick and a commit do.
+/// A commit that frees lanes also returns the promoted successors, so it does the work of a commit
+/// and of a pick, and its lanes wait until it is done. Two such commits can run at the same time,
+/// as a pick and a commit can.
 pub(crate) async fn run(core: Arc<Core>) {
     let (first, second) = (
         Connection::for_loop(core.target.clone()),
@@ -59,8 +61,8 @@ pub(crate) async fn run(core: Arc<Core>) {
         commit_results(&core, &first, true).await;
     };
     let keyed = async {
-        // The second connection is opened when the first result of a lane or a partition key
-        // appears.
+        // The second committer opens its connection when the first result that frees a lane or a
+        // partition key appears.
         let away = core.keyed.mark_away();
         tokio::select! {
             () = core.keyed.wanted() => {}
@@ -73,8 +75,8 @@ pub(crate) async fn run(core: Arc<Core>) {
     tokio::join!(everything, keyed);
 }
 
-/// Opens the committer's connection early, so that the first commit does not wait for it. If it
-/// cannot be opened now, the first commit opens it.
+/// Opens the committer's connection early, so that the first commit does not wait for it. If the
+/// connection cannot be opened now, the first commit opens it.
 async fn warm(core: &Core, connection: &Connection) {
     tokio::select! {
         warm = step_results::warm(connection) => if let Err(fault) = warm {
@@ -93,8 +95,8 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
         };
         if !batch.is_empty() {
             let _away = core.keyed.mark_away();
-            // Plain results are sent as one statement of arrays; results with effects are sent as a
-            // JSON document.
+            // Results without effects are sent in one statement as arrays. Results with effects are
+            // sent in another statement as a JSON document.
             let (more, plain): (Vec<_>, Vec<_>) = batch
                 .into_iter()
                 .partition(|ended| ended.ending.more.is_some());
@@ -102,8 +104,8 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
             commit(core, connection, more).await;
             continue;
         }
-        // Read the phase before the queue: if the queue is then empty, every result that was pushed
-        // before the stop is committed.
+        // Read the phase of the engine before the queue of results: if the engine has stopped and
+        // the queue is then empty, every result that was queued before the stop is committed.
         let is_stopped = core.phase.is_stopped();
         if let Some(mut share) = core.keyed.share(is_stopped, BATCH_MAX, BATCH_BYTES_MAX) {
             commit(core, connection, std::mem::take(&mut share.results)).await;
@@ -120,11 +122,12 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
     }
 }
 
-/// Keeps at most one result per instance in a batch, and returns the others separately.
+/// Keeps the first result of each instance in the batch, and returns the other results separately.
 ///
-/// A process may hold a row twice, if its claim was lost and it claimed the row again, and the
-/// answer to a batch names rows and not claims. The other results wait for the next batch, where
-/// the fence checks their own claim.
+/// A process may have two results of one instance, if it lost its claim and claimed the instance
+/// again. The reply to a batch names instances and not claims, so the two results could not be
+/// distinguished. The other results wait for the next batch, where the fence checks each against
+/// its own claim.
 fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
     let mut ids: Vec<i64> = batch.iter().map(&id).collect();
     ids.sort_unstable();
@@ -135,26 +138,26 @@ fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
     batch.into_iter().partition(|ended| seen.insert(id(ended)))
 }
 
-/// Batches that are still to be written. The next one is the last element.
+/// Batches that are still to be written. The last element is written next.
 type Work = Vec<(Vec<FinishedStep>, Try)>;
 
 /// How a batch is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Try {
-    /// All results in one statement.
+    /// The committer writes all results in one statement.
     Plain,
-    /// In a transaction that first locks the free rows. Results that touch a locked row are set
-    /// aside.
+    /// The committer opens a transaction and first locks the rows that are free. Results that need
+    /// a row that another transaction has locked are set aside.
     Careful,
-    /// The same for a part of a batch in which something other than an instance row is locked: a
-    /// key or a lane.
+    /// As `Careful`, for a part of a batch that was divided because another transaction has locked
+    /// a key or a lane, and not an instance row.
     Halved,
-    /// The commit outcome is unknown because the answer was lost: read it from the rows. The number
-    /// counts how often a row of the batch was locked.
+    /// The commit outcome is unknown because the reply was lost, so the committer reads it from the
+    /// rows. The number counts the earlier attempts at which a row of the batch was locked.
     Ask(u32),
 }
 
-/// Why the rest of the work has to wait.
+/// Why the committer has to wait before it writes the remaining batches.
 enum Wait {
     /// A row is locked, so the outcome of its commit cannot be read yet.
     Locked,
@@ -162,9 +165,9 @@ enum Wait {
     Away(String),
 }
 
-/// Writes a batch and handles every failure: it waits out outages, sets a result aside if another
-/// transaction holds its row, and finds a result that the database refuses and passes it to its own
-/// handler.
+/// Writes a batch and handles every failure. During an outage it waits. If another transaction has
+/// locked the row of a result, it sets the result aside. If the database refuses a batch, it finds
+/// the refused result, and the handler of that step decides.
 async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedStep>) {
     if batch.is_empty() {
         return;
@@ -181,8 +184,8 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSte
     let mut pause = RETRY_FIRST;
     let mut work = vec![(batch, Try::Plain)];
     while let Some(next) = work.pop() {
-        // After an outage the lease is renewed first, so that claims that still belong to this
-        // worker stay with it.
+        // After an outage the lease is renewed first, so that this worker keeps the claims that it
+        // still has.
         tokio::select! {
             () = core.lease.good() => {}
             () = core.phase.stopped() => {}
@@ -193,8 +196,8 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSte
                 continue;
             }
             Err(Wait::Locked) => {}
-            // An engine that is stopping and cannot reach its database leaves the remaining rows to
-            // the reaper.
+            // An engine that is stopping and cannot reach its database leaves its claims to the
+            // reaper of another worker.
             Err(Wait::Away(_)) if core.phase.is_stopped() => return,
             Err(Wait::Away(message)) => {
                 let waiting: usize = work.iter().map(|(batch, _)| batch.len()).sum();
@@ -210,7 +213,8 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSte
     }
 }
 
-/// Tries once to write the results that were set aside. Returns false if the database is away.
+/// Tries once to write the results that were set aside because of a lock. Returns false if the
+/// database cannot be reached.
 ///
 /// Results with rows that are still locked are set aside again, and no statement waits for long, so
 /// one round is bounded.
@@ -237,7 +241,8 @@ pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> 
     true
 }
 
-/// Tries one batch. Results that were not written are put back into the work or set aside.
+/// Tries once to write a batch. Results that were not written are put back into `work` or set
+/// aside.
 async fn attempt(
     core: &Arc<Core>,
     connection: &Connection,
@@ -252,7 +257,7 @@ async fn attempt(
         Try::Plain => {
             let results = batch.iter().map(|ended| &ended.ending);
             let settled =
-                step_results::settle(connection, results, core.taker(), BATCH_LOCK_TIMEOUT).await;
+                step_results::write(connection, results, core.taker(), BATCH_LOCK_TIMEOUT).await;
             settled.map(|written| (written, HashSet::new()))
         }
         Try::Careful => carefully(connection, &batch, BATCH_LOCK_TIMEOUT).await,
@@ -273,14 +278,16 @@ async fn attempt(
     }
     match fault {
         Fault::Busy(_) if how == Try::Plain => work.push((batch, Try::Careful)),
-        // The locked object is not a row that could be locked beforehand. It is a lane, or a key
-        // that an open transaction has inserted or addresses.
+        // The lock that is missing does not belong to an instance row, which the transaction could
+        // have locked first. It belongs to a lane, or to a key that an open transaction has
+        // inserted or addresses.
         Fault::Busy(_) => {
             if let Some(ended) = halve(batch, Try::Halved, work) {
                 set_aside(core, ended, work);
             }
         }
-        // The statement exceeded the server's time limit; half of it may fit.
+        // The statement exceeded the server's time limit. A statement with half of the results may
+        // stay within the limit.
         Fault::TimedOut(message) => {
             if let Some(ended) = halve(batch, how, work) {
                 tracing::warn!(
@@ -309,7 +316,8 @@ async fn attempt(
     Ok(())
 }
 
-/// Puts both halves of a batch back into the work. Returns the result if the batch has only one.
+/// Divides a batch and puts both halves back into `work`. If the batch has only one result, returns
+/// that result.
 fn halve(mut batch: Vec<FinishedStep>, how: Try, work: &mut Work) -> Option<FinishedStep> {
     if batch.len() == 1 {
         return batch.pop();
@@ -343,7 +351,7 @@ fn set_aside(core: &Core, ended: FinishedStep, work: &mut Work) {
 
 /// Writes a batch in one transaction that does not wait for instance rows. It first locks, in order
 /// and with `SKIP LOCKED`, every row that the batch touches, and then writes the results for which
-/// it has locked all rows. Also returns the ids of the other results.
+/// it has locked all rows. Also returns the ids of the results that it has not written.
 async fn carefully(
     connection: &Connection,
     batch: &[FinishedStep],
@@ -355,7 +363,8 @@ async fn carefully(
         step_results::lock(connection, &ids).await
     };
     let written = async {
-        // Nothing has been written at this point, even if the connection was lost.
+        // The transaction has only locked rows and written nothing yet, even if the connection was
+        // lost.
         let held = locked.await.map_err(Fault::before_any_write)?;
         let locked = batch
             .iter()
@@ -367,15 +376,15 @@ async fn carefully(
             .filter(|ending| !locked.contains(&ending.claim.id))
             .peekable();
         let written = match free.peek() {
-            Some(_) => step_results::settle(connection, free, None, lock_timeout).await?,
+            Some(_) => step_results::write(connection, free, None, lock_timeout).await?,
             None => Written::default(),
         };
         connection.batch("commit").await?;
         Ok((written, locked))
     };
     let outcome = written.await;
-    // A failed transaction is rolled back. If that fails too, its connection must not be used
-    // again.
+    // A failed transaction is rolled back. If the rollback fails too, the connection must not be
+    // used again.
     let is_whole = match &outcome {
         Ok(_) => true,
         Err(Fault::Lost(_) | Fault::Away(_)) => false,
@@ -387,7 +396,8 @@ async fn carefully(
     outcome
 }
 
-/// Returns the rows that a result will lock: its own, its parent's, and the targets of its signals.
+/// Returns the ids of the instances with rows that a step result will lock: the instance itself,
+/// its parent, and the targets of its signals.
 fn touched(ended: &FinishedStep) -> impl Iterator<Item = i64> + '_ {
     let more = ended.ending.more.as_deref();
     let parent = more.and_then(|more| more.parent);
@@ -414,7 +424,8 @@ fn keys(ended: &FinishedStep) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Processes a batch that was written, except for results with locked rows.
+/// Processes the reply to a batch that was written. Results with locked rows were not written, and
+/// are set aside.
 fn apply_written(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
@@ -436,7 +447,8 @@ fn apply_written(
         .map(|(predecessor_id, _)| *predecessor_id)
         .collect();
     start_successors(core, &known, written.promoted);
-    // If every result has a successor, no worker became free and nothing is new for the picker.
+    // If the commit promoted a successor for every result, no worker task became free, so the
+    // picker has nothing new to do.
     let is_quiet = known
         .iter()
         .all(|ended| followed.contains(&ended.ending.claim.id));
@@ -449,10 +461,10 @@ fn apply_written(
     }
 }
 
-/// Resolves an unknown commit outcome: reads for each row whether it was committed, is still
-/// claimed by this worker, or has a newer claim. Results that are still claimed are sent again.
-/// Rows that another transaction keeps locked are set aside, so that no other result waits for
-/// them.
+/// Resolves an unknown commit outcome: reads from the row of each result whether the result was
+/// committed, this worker still has the claim, or the claim is lost. If the worker still has the
+/// claim, the result is sent again. If another transaction keeps the row locked, the result is set
+/// aside, so that no other result waits for it.
 async fn resolve_outcome(
     core: &Arc<Core>,
     connection: &Connection,
@@ -471,8 +483,8 @@ async fn resolve_outcome(
         (Vec::new(), HashSet::new(), Vec::new(), Vec::new());
     for (ended, fate) in batch.into_iter().zip(fates) {
         match fate {
-            // The backend of the lost connection may not have started the commit. If it commits
-            // after this read, the row looks as if another worker had written it.
+            // The backend of the lost connection may not have started the commit. If the backend
+            // commits after this read, the row looks as if another worker had written it.
             Resolved::Ours => again.push(FinishedStep {
                 unsure: true,
                 ..ended
@@ -484,8 +496,8 @@ async fn resolve_outcome(
             Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
-                // The next step begins only if this worker still has the claim. Otherwise the
-                // instance may have been cancelled since.
+                // The next step begins only if this worker still has the claim. If it has lost the
+                // claim, the instance may have been cancelled since the commit.
                 if ended.ending.keyed
                     && ended
                         .ahead
@@ -516,7 +528,7 @@ async fn resolve_outcome(
     if is_locked { Err(Wait::Locked) } else { Ok(()) }
 }
 
-/// Returns the outcome of each commit, and the inputs of the next steps of those that were
+/// Returns the outcome of each commit, and the inputs of the next steps of the instances that were
 /// committed and run ahead.
 async fn resolved(
     connection: &Connection,
@@ -536,7 +548,8 @@ async fn resolved(
     Ok((fates, inputs))
 }
 
-/// Handles a result that the database refused: its handler decides, or the instance fails.
+/// Handles a step result that the database refused: the handler of the step runs, or, if it has run
+/// already, the instance fails.
 pub(crate) fn poisoned(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
     let (message, fatal) = (fault.message(), !fault.is_full_inbox());
     let why = format!("the outcome could not be committed: {message}");
@@ -553,8 +566,8 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
         run.poisoned = run.poisoned.saturating_add(1);
         let refused_again = run.poisoned > POISONED_MAX + 1;
         let ended = core.ended(run, queue, decision);
-        // If even the failure is refused (for example by a user's trigger), it is retried at the
-        // pace of blocked results.
+        // If the database refuses even the result that fails the instance (for example by a user's
+        // trigger), the result is retried at the pace of blocked results.
         if refused_again {
             core.blocked.push(ended);
         } else {
@@ -577,7 +590,7 @@ mod tests {
     use super::once_each;
 
     #[test]
-    fn a_batch_holds_at_most_one_result_per_instance() {
+    fn a_commit_batch_holds_at_most_one_step_result_per_instance() {
         assert_eq!(once_each(vec![3, 1, 2], |id| *id), (vec![3, 1, 2], vec![]));
         let (now, later) = once_each(
             vec![(3, 'a'), (1, 'b'), (3, 'c'), (3, 'd'), (1, 'e')],

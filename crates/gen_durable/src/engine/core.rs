@@ -13,7 +13,6 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    results::{FinishedStep, ResultQueue, Keyed},
     execute::{Decision, Environment},
     failures::Failures,
     lane_worker::LaneWorker,
@@ -21,20 +20,21 @@ use super::{
     outages::Outages,
     registry::Registry,
     release::Releases,
+    results::{FinishedStep, Keyed, ResultQueue},
     schedules::Schedules,
     stuck::Undecodable,
 };
 use crate::{
+    history::HistoryRecord,
     id::Status,
     settings::Settings,
     store::{
         lease::Worker,
         pool::Pool,
         row::{Claim, Claimed},
-        step_results::{ENTERS, StepResult, Effects, SuccessorWorker},
+        step_results::{ENTERS, Effects, StepResult, SuccessorWorker},
         target::Target,
     },
-    history::HistoryRecord,
     wake::Wake,
 };
 
@@ -47,30 +47,31 @@ pub(crate) struct Core {
     pub(crate) schedules: Schedules,
     pub(crate) environment: Arc<Environment>,
     pub(crate) worker: Worker,
-    /// This worker in history rows: host/pid.
+    /// The name of this worker in history rows, as `host/pid`.
     pub(crate) worker_label: Arc<str>,
     pub(crate) queues: Vec<LocalQueue>,
     by_name: HashMap<String, usize>,
     /// Step results that wait to be committed.
     pub(crate) results: ResultQueue,
-    /// Step results that free a lane or a partition key and have no effects: committed by either
-    /// committer.
+    /// Step results that free a lane or a partition key and have no effects. Either of the two
+    /// committers commits them.
     pub(crate) keyed: Keyed,
     /// Wakes the loop that watches lanes when an instance starts in a lane without a claim.
     pub(crate) lane_worker: LaneWorker,
-    /// Step results that wait for a row that another transaction holds locked: upkeep commits them
+    /// Step results that wait for a lock of another transaction. The upkeep loop commits them
     /// separately.
     pub(crate) blocked: ResultQueue,
-    /// Claims of ended steps. Their instances may have been cancelled while they held a lane or a
-    /// partition key.
+    /// Claims of steps that have ended. The instances may have been cancelled while they held a
+    /// lane or a partition key, which must then be released.
     pub(crate) releases: Releases,
     pub(crate) wake: Arc<Wake>,
     pub(crate) lease: Lease,
     /// The priorities in use per queue, as the last sweep found them.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
-    /// Rows that this process could not decode: it does not retry them by itself.
+    /// Instances that this process could not decode. While they are stuck, this process does not
+    /// retry them by itself.
     pub(crate) undecodable: Undecodable,
-    /// Number of suspects that this process holds: at most one.
+    /// Number of suspects that this process holds. It is at most one.
     pub(crate) suspects: AtomicUsize,
     pub(crate) phase: Arc<Phase>,
     /// Reports instances that failed for good or were set aside: to the log and to the failure
@@ -80,16 +81,17 @@ pub(crate) struct Core {
     pub(crate) outages: Outages,
     /// The host's runtime, on which steps run.
     pub(crate) steps: tokio::runtime::Handle,
-    /// When the picker last finished a round. `Health::is_live` reads it.
+    /// When the picker last finished a round. `Health::is_live` reads this time.
     pub(crate) picked_at: Mutex<Instant>,
     /// Whether the picker's last statement failed because the database could not be reached.
     pub(crate) unreachable: AtomicBool,
-    /// When a commit last promoted a successor in a lane or a partition: work that no pick has
-    /// claimed.
+    /// When a commit last promoted a successor in a lane or a partition. The picker counts this as
+    /// work, although no pick has claimed it.
     pub(crate) followed_at: Mutex<Instant>,
-    /// Locked while a sweep claims: a drain must not overlook rows that are about to enter a queue.
+    /// A sweep holds this lock while it claims, so that a drain does not overlook rows that are
+    /// about to enter a queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
-    /// The worker tasks, for the end of a drain.
+    /// The tasks that run steps; a drain aborts them at its end.
     pub(crate) workers: super::Workers,
 }
 
@@ -156,8 +158,8 @@ impl Core {
         self.queues.iter().any(|queue| queue.holds(claim))
     }
 
-    /// Converts a decision into a step result. A `next` runs ahead on the same claim if the bounds
-    /// allow.
+    /// Converts the decision of a step into a step result. If the step returned `next` and the
+    /// limits of running ahead allow it, the worker runs the next step on the same claim.
     pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> FinishedStep {
         let row = &run.row;
         let within_bounds = run.steps + 1 < self.settings.run_ahead_steps
@@ -211,7 +213,8 @@ impl Core {
         }
     }
 
-    /// Returns how many suspects may be claimed: one while none is held, otherwise zero.
+    /// Returns how many suspects may be claimed: one while this process holds none, and otherwise
+    /// zero.
     pub(crate) fn suspects_wanted(&self) -> i32 {
         i32::from(self.suspects.load(Ordering::Relaxed) == 0)
     }
@@ -232,7 +235,8 @@ impl Core {
         }
     }
 
-    /// Returns where a promoted successor runs: in this process, while it may claim at all.
+    /// Returns this worker as the worker that runs promoted successors. Returns `None` while the
+    /// engine drains or the lease has expired; the pickers then claim the successors.
     pub(crate) fn taker(&self) -> Option<SuccessorWorker<'_>> {
         let may = !self.phase.is_draining() && !self.lease.left().is_zero();
         may.then(|| SuccessorWorker {
@@ -242,8 +246,8 @@ impl Core {
         })
     }
 
-    /// Returns whether the lease is renewed in time: by the clock of this process, no renewal is
-    /// overdue.
+    /// Returns whether this worker renews its lease in time: by the clock of this process, no
+    /// renewal is overdue.
     pub(crate) fn renews(&self) -> bool {
         self.lease
             .renewed_within(self.settings.heartbeat + self.settings.heartbeat / 2)
@@ -255,7 +259,7 @@ impl Core {
 }
 
 /// Returns the effects of a step result, if it has any. A child that settles always notifies its
-/// parent, whatever its status is.
+/// parent, whether it is done, failed or cancelled.
 pub(crate) fn more(mut more: Effects, parent: Option<i64>, status: Status) -> Option<Box<Effects>> {
     more.parent = parent.filter(|_| status.is_terminal());
     (!more.is_nothing()).then(|| Box::new(more))
@@ -270,12 +274,12 @@ impl fmt::Debug for Core {
     }
 }
 
-/// The worker's lease by its own monotonic clock. It ends a little before the lease in the
-/// database.
+/// The worker's lease, measured by the monotonic clock of this process. It ends a little before the
+/// lease in the database.
 #[derive(Debug)]
 pub(crate) struct Lease {
     period: Duration,
-    /// Until when this worker may assume that it holds its claims. Locked only briefly.
+    /// Until when this worker may assume that it holds its claims. The mutex is held only briefly.
     until: Mutex<Option<Instant>>,
     renewed: Notify,
     renewals: AtomicU64,
@@ -291,8 +295,8 @@ impl Lease {
         }
     }
 
-    /// Records an acknowledged renewal. The time is counted from before the renewal was sent,
-    /// because the lease in the database began later.
+    /// Records an acknowledged renewal. The local lease begins at the time at which the renewal was
+    /// sent, because the lease in the database begins later.
     pub(crate) fn renewed(&self, sent: Instant) {
         let margin = self.period / 10;
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -319,11 +323,12 @@ impl Lease {
         })
     }
 
-    /// Waits until the lease is valid. After an outage, the lease is renewed before any other
-    /// statement.
+    /// Waits until the lease is valid. Loops call this after an outage, so that the lease is
+    /// renewed before any other statement.
     pub(crate) async fn good(&self) {
         loop {
-            // Register before the check, so that a renewal in between is not missed.
+            // Registers for a notification before the check, so that a renewal between the check
+            // and the wait is not missed.
             let renewed = self.renewed.notified();
             if !self.left().is_zero() {
                 return;

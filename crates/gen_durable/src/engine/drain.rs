@@ -1,5 +1,5 @@
-//! Ends an engine: drain, stop, remove the worker's row. This takes at most
-//! `Settings::drain_timeout` plus [`SHUTDOWN_GRACE`].
+//! Shuts an engine down: drains it, stops its loops, and deletes the worker's row. The shutdown
+//! takes at most `Settings::drain_timeout` plus [`SHUTDOWN_GRACE`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,11 +9,11 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{core::Core, lease, within};
+use super::{core::Core, lease, step_tx_commit};
 use crate::store::row::Claim;
 
-/// How long a drain tries to release claims while another transaction holds a row, or while the
-/// database is away.
+/// How long a drain tries to release claims while another transaction has locked a row, or while
+/// the database cannot be reached.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the loops may take to end after the drain, including the last commits.
 const LOOPS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(super) struct Loops {
     pub(super) others: Vec<oneshot::Receiver<()>>,
 }
 
-/// Shuts the engine down. It claims nothing more, releases the claims of steps that have not begun,
+/// Shuts the engine down: claims nothing more, releases the claims of steps that have not begun,
 /// lets running steps end until the deadline, commits their results, releases the remaining claims,
 /// and deletes the worker's row. Returns how many claims were released.
 pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
@@ -61,7 +61,7 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
             let _ = ended.await;
         }
     };
-    // The last commits may also use the time that is left of the drain.
+    // The loops may also use the rest of `drain_timeout` for the last commits.
     if timeout_at(deadline.max(Instant::now()) + LOOPS_TIMEOUT, ended)
         .await
         .is_err()
@@ -74,8 +74,8 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
     released
 }
 
-/// Waits until this process holds no instances. Claims of steps that have not begun are released at
-/// once, and at the deadline also the claims of running steps.
+/// Waits until this process holds no instances. It releases claims of steps that have not begun at
+/// once, and claims of running steps at the deadline. Returns how many claims it released.
 async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Instant) -> usize {
     let mut released = 0;
     let mut claiming = true;
@@ -84,11 +84,12 @@ async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Inst
         if overdue {
             core.workers.abort();
         }
-        released += give_back(core, overdue).await;
+        released += release_claims(core, overdue).await;
         if overdue {
             return released;
         }
-        // A pick or a sweep puts the rows that it claimed into their queue before it ends.
+        // A pick or a sweep puts the rows that it claimed into their queue before it ends. So while
+        // one of them runs, empty queues do not show that this process holds nothing.
         let picking = matches!(pick.try_recv(), Err(oneshot::error::TryRecvError::Empty));
         let was_claiming =
             std::mem::replace(&mut claiming, picking || core.claiming.try_lock().is_err());
@@ -100,8 +101,8 @@ async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Inst
 }
 
 /// Releases the claims of steps that have not begun and, if the drain is overdue, of running steps
-/// too. Returns how many.
-async fn give_back(core: &Arc<Core>, overdue: bool) -> usize {
+/// too. Returns how many claims it tried to release.
+async fn release_claims(core: &Arc<Core>, overdue: bool) -> usize {
     let mut claims: Vec<Claim> = Vec::new();
     for queue in &core.queues {
         claims.extend(queue.close().iter().map(|run| run.row.claim()));
@@ -114,7 +115,12 @@ async fn give_back(core: &Arc<Core>, overdue: bool) -> usize {
     }
     let count = claims.len();
     let gone = claims.clone();
-    match timeout(RELEASE_TIMEOUT, step_tx_commit::release_all(core, claims, || false)).await {
+    match timeout(
+        RELEASE_TIMEOUT,
+        step_tx_commit::release_all(core, claims, || false),
+    )
+    .await
+    {
         Ok(_) => {}
         Err(_) => tracing::warn!(
             count,

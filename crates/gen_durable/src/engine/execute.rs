@@ -1,4 +1,5 @@
-//! Runs one claimed instance: decode, step, encode. Catches panics and uses no database.
+//! Runs one step of a claimed instance: decodes the row, calls the user's code, and encodes the
+//! result. It catches panics, and uses no database.
 
 use std::{
     any::Any,
@@ -15,14 +16,15 @@ use serde_json::value::RawValue;
 
 use super::{core::Phase, watch::Watch};
 use crate::{
-    new_instance::{NewInstance, New},
     calendar::{Cycle, Due, Moment},
     codec,
     context::Context,
     error::{Error, Failure, StepError, fatal, storable},
     event::NewEvent,
+    history::HistoryPolicy,
     id::{Id, Status},
     machine::{Data, Machine, Stored},
+    new_instance::{New, NewInstance},
     settings::Settings,
     signal::ReceivedSignal,
     store::{
@@ -32,25 +34,24 @@ use crate::{
         step_results::{Deadline, ENTERS, Effects, Repeat, Spawn},
         step_tx::StepTx,
     },
-    history::HistoryPolicy,
     transition::{NextAction, Outcome, Transition, retry_after},
     unknown,
 };
 
-/// Delay before a step that met an outage of the engine's own database is tried again.
+/// Delay before a step runs again that failed because of an outage of the engine's own database.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state that the steps of this process share.
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub(crate) pool: Pool,
-    /// The random name of this schema, for idempotency keys.
+    /// The random id of this installation of the schema, a part of idempotency keys.
     pub(crate) installation: Arc<str>,
     pub(crate) step_timeout: Duration,
     pub(crate) payload_bytes_max: usize,
-    /// The running steps that ask whether they were cancelled.
+    /// Reports to running steps, if they ask, whether their instance was cancelled.
     pub(crate) watch: Arc<Watch>,
-    /// The phase of the engine, for steps that ask whether it drains.
+    /// The phase of the engine, for steps that ask whether the engine drains.
     pub(crate) phase: Arc<Phase>,
 }
 
@@ -92,8 +93,8 @@ pub(crate) struct Decision {
     pub(crate) outcome: &'static str,
     /// The error of the step, also if its handler recovered from it.
     pub(crate) failure: Option<String>,
-    /// The history policy of the machine, and how long the step ran; set by the caller that ran the
-    /// step.
+    /// The history policy of the machine, and how long the step ran. The caller of `execute` sets
+    /// both.
     pub(crate) history: HistoryPolicy,
     pub(crate) took: Duration,
 }
@@ -119,8 +120,8 @@ impl Decision {
         }
     }
 
-    /// Sets the row aside because this build cannot decode it. This counts as no failure of the
-    /// instance.
+    /// Creates the decision that sets an instance aside as stuck, because this build cannot decode
+    /// its row. It does not count as a failure of the instance.
     pub(crate) fn stuck(why: &str) -> Decision {
         Decision {
             error: Some(storable(why)),
@@ -128,8 +129,8 @@ impl Decision {
         }
     }
 
-    /// Repeats the step because the engine's own database was away while it ran. No attempt is
-    /// counted.
+    /// Creates the decision that repeats a step, because the engine's own database could not be
+    /// reached while the step ran. No attempt is counted.
     fn outage(error: &StepError) -> Decision {
         let error = Some(storable(&error.to_string()));
         Decision {
@@ -139,7 +140,7 @@ impl Decision {
         }
     }
 
-    /// Fails the instance by decision of the engine itself.
+    /// Creates the decision by which the engine, and not the user's code, fails an instance.
     pub(crate) fn failed(why: &str) -> Decision {
         Decision {
             error: Some(storable(why)),
@@ -148,8 +149,8 @@ impl Decision {
     }
 }
 
-/// Runs one step of a row. If `poison` has a failure that is already known, only the step's handler
-/// runs.
+/// Runs one step of an instance. If `poison` contains a failure of an earlier run of the step, only
+/// the step's handler runs.
 pub(crate) async fn execute<M: Machine>(
     app: &M::App,
     row: &Claimed,
@@ -174,8 +175,8 @@ pub(crate) async fn execute<M: Machine>(
             };
             let signals = signals.as_slice();
             let mut cx = context::<M>(app, row, environment, signals);
-            // All user values live and are dropped inside this future, because a `Drop` may panic
-            // too.
+            // All values of the user's types live and are dropped inside this future, which catches
+            // panics, because a `Drop` may panic too.
             let ran = within(timeout, async move {
                 let inputs = Inputs {
                     row,
@@ -203,8 +204,8 @@ pub(crate) async fn execute<M: Machine>(
     handle::<M>(app, row, failure, environment).await
 }
 
-/// How the user's code ended.
-#[allow(clippy::large_enum_variant)] // It lives for one match.
+/// How the user's code of a step ended: with a result, a panic or a timeout.
+#[allow(clippy::large_enum_variant)] // A value of this type lives for one match only.
 enum Ran {
     FinishedStep(Result<Decision, StepError>),
     Panicked(String),
@@ -221,8 +222,8 @@ async fn within(timeout: Duration, code: impl Future<Output = Result<Decision, S
     }
 }
 
-/// Returns the state before the step as JSON, to find out whether the step changes it. `None` for a
-/// job: its state cannot change.
+/// Returns the state before the step as JSON, to find out whether the step changes the state.
+/// Returns `None` for a job, because its state cannot change.
 fn unchanged<M: Machine>(machine: &M) -> Option<String> {
     M::STATE_CHANGES
         .then(|| {
@@ -340,7 +341,7 @@ fn context<'a, M: Machine>(
     }
 }
 
-/// The inputs of a run, against which its result is checked.
+/// The inputs of one run of a step, against which the result of the step is checked.
 struct Inputs<'a> {
     row: &'a Claimed,
     signals: &'a [ReceivedSignal],
@@ -348,8 +349,8 @@ struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// Returns the ids of the received signals that the step awaited. A result that progresses
-    /// consumes them.
+    /// Returns the ids of the received signals that the instance waited for. A result other than a
+    /// retry or another wait consumes these signals.
     fn awaited(&self) -> Vec<i64> {
         let names = self.row.awaits.as_deref().unwrap_or_default();
         self.signals
@@ -360,7 +361,7 @@ impl Inputs<'_> {
     }
 }
 
-/// The step of an upgraded row, in its new format.
+/// The step of an upgraded instance in its new format: its name and its data.
 type Upgraded = Option<(String, Option<String>)>;
 
 fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
@@ -398,7 +399,7 @@ fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
 }
 
 /// Encodes a transition as a decision. A result that cannot be encoded is a failure of the step, so
-/// this runs inside the future that catches failures.
+/// the caller runs this function inside the future that catches failures.
 fn encode<M: Machine>(
     transition: Transition<M>,
     machine: &M,
@@ -417,7 +418,7 @@ fn encode<M: Machine>(
     let limit = inputs.limit;
     let settles = matches!(ending, NextAction::Done(_) | NextAction::Stop(_));
     // A retry and another wait consume no signals, so that signals can accumulate. Every other
-    // result has used the signals that it received.
+    // result consumes the signals that the step received.
     let consumes = !matches!(ending, NextAction::Retry(_) | NextAction::Wait { .. });
     let mut decision = match ending {
         NextAction::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
@@ -461,7 +462,7 @@ fn encode<M: Machine>(
             decision.more.spawn = Some(Spawn {
                 any,
                 taken,
-                children: new_instances(children, inputs.row, limit)?,
+                children: encode_new_instances(children, inputs.row, limit)?,
             });
             decision.more.deadline = deadline_of(deadline, &inputs)?;
             decision
@@ -479,7 +480,7 @@ fn encode<M: Machine>(
         },
     };
     decision.within = within;
-    decision.more.new_instances = new_instances(new_instances, inputs.row, limit)?;
+    decision.more.new_instances = encode_new_instances(new_instances, inputs.row, limit)?;
     decision.more.repeats = repeating_timers(repeats, &inputs)?;
     decision.more.signals = signals
         .into_iter()
@@ -494,8 +495,8 @@ fn encode<M: Machine>(
     }
     if !settles && (M::STATE_CHANGES || upgraded.is_some()) {
         let state = codec::encode("the state", machine, limit)?;
-        // Unchanged state is not written again. Upgraded state is written in any case, with its
-        // version, and with its step if the step stays.
+        // Unchanged state is not written again. Upgraded state is always written, together with its
+        // version. If the instance stays at its step, the step is written in its new format too.
         if upgraded.is_some() {
             decision.state = Some(state);
         } else if before != Some(state.as_str()) {
@@ -513,9 +514,13 @@ fn encode<M: Machine>(
     Ok(decision)
 }
 
-/// Returns the new instances of a result (children, outbox). They inherit the tenant and the trace
-/// of the instance that creates them, unless they set their own.
-fn new_instances(new_instances: Vec<NewInstance>, row: &Claimed, limit: usize) -> Result<Vec<New>, StepError> {
+/// Returns the new instances of a result (children, outbox). A new instance inherits the tenant and
+/// the trace of the instance that creates it, unless it sets its own.
+fn encode_new_instances(
+    new_instances: Vec<NewInstance>,
+    row: &Claimed,
+    limit: usize,
+) -> Result<Vec<New>, StepError> {
     new_instances
         .into_iter()
         .map(|new_instance| {
@@ -532,8 +537,8 @@ fn new_instances(new_instances: Vec<NewInstance>, row: &Claimed, limit: usize) -
         .collect()
 }
 
-/// Returns the events of a result. They belong to the log of the instance's tenant, unless they
-/// name another, and they record the step.
+/// Returns the events of a result. An event belongs to the log of the instance's tenant, unless it
+/// names another tenant, and records the step that created it.
 fn recorded(
     events: Vec<Result<NewEvent, StepError>>,
     row: &Claimed,
@@ -582,7 +587,7 @@ fn deadline_of<S: Data>(
 }
 
 /// Returns the repeating timers of a wait: each enqueues a new instance at every occurrence. A
-/// cycle without a future occurrence adds none.
+/// cycle without a future occurrence adds no timer.
 fn repeating_timers(
     repeats: Vec<(Cycle, NewInstance)>,
     inputs: &Inputs<'_>,
@@ -590,7 +595,9 @@ fn repeating_timers(
     let mut found = Vec::new();
     for (cycle, new_instance) in repeats {
         cycle.check().map_err(fatal)?;
-        let Some(new_instance) = new_instances(vec![new_instance], inputs.row, inputs.limit)?.pop() else {
+        let Some(new_instance) =
+            encode_new_instances(vec![new_instance], inputs.row, inputs.limit)?.pop()
+        else {
             continue;
         };
         let anchor = inputs.row.now;
@@ -635,7 +642,8 @@ fn failure_of(row: &Claimed, message: String, fatal: bool) -> Failure {
     }
 }
 
-/// Turns the error by which a step postpones itself into a retry: it is not a failure.
+/// Converts the error by which a step postpones itself into a retry, which does not count as a
+/// failure.
 fn postponed<M: Machine>(outcome: Outcome<M>) -> Outcome<M> {
     outcome.or_else(|error| error.postponed_by().map(retry_after).ok_or(error))
 }

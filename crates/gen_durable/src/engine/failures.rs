@@ -32,29 +32,30 @@ pub struct InstanceFailure {
     pub step: String,
     /// How many runs of this step had failed before.
     pub attempt: u32,
-    /// The error message.
+    /// The error message of the failure.
     pub error: String,
     /// `Failed`, or `Stuck`: a build could not decode the instance, the database refused to claim
-    /// it, or too many workers crashed while it ran.
+    /// it, or too many workers crashed while they ran it.
     pub status: Status,
 }
 
 /// Sends failures to the log and to the hook's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    /// The channel to the hook's thread, while there is one. Locked only briefly.
+    /// The channel to the hook's thread, while that thread runs. The mutex is held only briefly.
     hook: Mutex<Option<SyncSender<InstanceFailure>>>,
 }
 
 impl Failures {
-    /// Opens the channel, and returns the end that the hook's thread reads.
+    /// Opens the channel to the hook's thread, and returns the receiver for that thread.
     pub(super) fn open(&self) -> Receiver<InstanceFailure> {
         let (sender, receiver) = sync_channel(NOTICES_MAX);
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
 
-    /// Closes the channel. The hook's thread ends after it has processed the failures that wait.
+    /// Closes the channel to the hook's thread. The thread ends after it has processed the failures
+    /// that wait.
     pub(super) fn close(&self) {
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

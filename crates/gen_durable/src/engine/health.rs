@@ -1,4 +1,4 @@
-//! Whether an engine is alive and whether it can work, for a host's probes.
+//! Reports to the health probes of a host whether an engine is alive and whether it can work.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use super::core::Core;
 /// poll.
 const PICKER_ROUND: Duration = Duration::from_secs(60);
 
-/// Reports an engine's health. Cheap to clone; a query sends no statement.
+/// Reports an engine's health. The handle is cheap to clone, and its methods send no statement.
 #[derive(Clone)]
 pub struct Health {
     core: Arc<OnceLock<Arc<Core>>>,
@@ -37,9 +37,10 @@ impl Health {
         })
     }
 
-    /// Returns whether the engine has a valid lease and claims work. False before its start and
-    /// while it drains. Also false as soon as a pick finds the database unreachable (an idle engine
-    /// polls every `idle_poll`), or a renewal of the lease is overdue by half a `heartbeat`.
+    /// Returns whether the engine has a valid lease and claims work. Returns false before the
+    /// engine has started and while it drains. Also returns false as soon as a pick finds the
+    /// database unreachable (an idle engine polls every `idle_poll`), or a renewal of the lease is
+    /// overdue by half a `heartbeat`.
     pub fn is_ready(&self) -> bool {
         self.core.get().is_some_and(|core| {
             let reaches = !core.unreachable.load(Ordering::Relaxed) && core.renews();

@@ -1,7 +1,7 @@
-//! Lanes that this worker runs. A promoted successor in such a lane is not claimed: the commit that
-//! promoted it has written everything that is needed, and most steps have ended before an operator
-//! could read the row. A step that runs longer is claimed after all, so that operators see it as
-//! executing.
+//! The lanes of which this process is the lane worker. A promoted successor in such a lane runs
+//! without a claim: the commit that promoted it has written everything that is needed, and most
+//! steps end before an operator could read the row. If a step runs longer, the worker claims its
+//! instance, so that operators see it as executing.
 
 use std::{
     collections::HashMap,
@@ -12,13 +12,13 @@ use std::{
 use tokio::sync::Notify;
 
 use super::core::Core;
-use crate::store::{connection::Connection, fault::Fault, lease, pick::give_back, row::Claim};
+use crate::store::{connection::Connection, fault::Fault, lease, pick::release_claims, row::Claim};
 
-/// A step that runs longer than this is claimed.
+/// If a step in a lane runs longer than this without a claim, the lane worker claims its instance.
 pub(super) const CLAIM_AFTER: Duration = Duration::from_millis(50);
 
-/// Wakes upkeep when an instance starts in a lane of this worker without a claim: once, until
-/// upkeep has checked.
+/// Wakes the upkeep loop when an instance starts in a lane of this worker without a claim. Further
+/// starts do not wake it again until it has checked.
 #[derive(Debug, Default)]
 pub(crate) struct LaneWorker {
     is_notified: AtomicBool,
@@ -39,13 +39,14 @@ impl LaneWorker {
     }
 }
 
-/// Claims the steps that have run for longer than `CLAIM_AFTER` without a claim. Returns whether
-/// any are left to check again.
+/// Claims the instances with a step that has run for longer than `CLAIM_AFTER` without a claim.
+/// Returns whether instances run without a claim, so that the caller checks again.
 pub(super) async fn claim_long_running(
     core: &Core,
     connection: &Connection,
 ) -> Result<bool, Fault> {
-    // Reset before the check: an instance that starts from now on wakes upkeep again.
+    // Reset the flag before the check, so that an instance that starts from now on wakes the upkeep
+    // loop again.
     core.lane_worker.is_notified.store(false, Ordering::SeqCst);
     let mut is_any = false;
     for queue in &core.queues {
@@ -61,18 +62,19 @@ pub(super) async fn claim_long_running(
     Ok(is_any)
 }
 
-/// Heads of lanes of this worker that this process does not hold, and since when.
+/// The heads of this worker's lanes that this process does not run, with the time since when.
 ///
-/// There are two causes: the answer to a commit was lost, and with it the promoted successors, or
-/// an operator removed the head. This process then does not run the head, and its lease keeps the
-/// lane from all other workers. But the commit that promoted the successor may also be about to be
-/// answered, so a head is released only after it has been unknown for a while.
+/// There are two causes: the reply to a commit was lost, and with it the list of promoted
+/// successors, or an operator removed the previous head. This process then does not run the head,
+/// and its lease keeps all other workers from the lane. But the reply to the commit that promoted
+/// the successor may also be still on its way, so a head is released only after it has been unknown
+/// to this process for a while.
 #[derive(Debug, Default)]
 pub(super) struct UnknownHeads(HashMap<Claim, Instant>);
 
 impl UnknownHeads {
-    /// Reads the heads of the lanes of this worker, and releases those that have been unknown for
-    /// long enough.
+    /// Reads the heads of this worker's lanes, and releases the heads that have been unknown to
+    /// this process for long enough.
     pub(super) async fn release(
         &mut self,
         core: &Core,
@@ -87,7 +89,7 @@ impl UnknownHeads {
         let count = if lost.is_empty() {
             0
         } else {
-            give_back(connection, &lost).await?
+            release_claims(connection, &lost).await?
         };
         if count > 0 {
             metrics::counter!("durable_lanes_repaired_total")
@@ -101,8 +103,8 @@ impl UnknownHeads {
         Ok(())
     }
 
-    /// Returns the claims that are unknown now and have been unknown at every check for at least
-    /// `after`.
+    /// Returns the heads that are unknown to this process now, and were unknown at every check for
+    /// at least `after`.
     fn overdue(&mut self, unknown: Vec<Claim>, now: Instant, after: Duration) -> Vec<Claim> {
         let before = std::mem::take(&mut self.0);
         self.0 = unknown
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_head_is_released_after_it_has_been_unknown_for_long_enough() {
+    fn a_lane_head_is_released_after_it_was_unknown_to_its_lane_worker_for_a_set_time() {
         let claim = |id| Claim {
             id,
             epoch: 1,

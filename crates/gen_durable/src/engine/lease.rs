@@ -1,5 +1,5 @@
-//! The lease: one row per worker, renewed on a thread and a connection of its own, so that neither
-//! a blocked runtime nor an exhausted pool can delay it.
+//! Renews the lease in the worker's row. The loop has a thread and a connection of its own, so that
+//! neither a blocked runtime nor an exhausted pool can delay a renewal.
 
 use std::{
     sync::Arc,
@@ -7,13 +7,14 @@ use std::{
 };
 
 use super::core::Core;
-use crate::store::{connection::Connection, lease, pick::give_back};
+use crate::store::{connection::Connection, lease, pick::release_claims};
 
-/// Delay before a failed renewal is tried again. Most of the lease is left at that time.
+/// Delay before a failed renewal is tried again. Most of the lease time is left then.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long the removal of the worker's row may take: another transaction may hold one of its rows.
+/// How long the removal of the worker may take, because another transaction may have locked an
+/// instance that the worker claimed.
 pub(super) const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Minimum age in seconds of the claims to read. A negative age selects all of them.
+/// Minimum age in seconds of the claims to read. A negative age selects all claims.
 const ANY_AGE: f64 = -60.0;
 
 /// Renews the lease until the engine has stopped.
@@ -25,9 +26,9 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Removes the worker after all its loops have ended. Rows that are still claimed by it in the
-/// database (for example because the answer to a pick was lost) are released first, so that they do
-/// not have to wait for the lease to expire.
+/// Removes the worker after all its loops have ended. It first releases the claims that the worker
+/// still has in the database (for example because the reply to a pick was lost), so that the
+/// instances do not have to wait until the lease expires.
 pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
     let goodbye = core.pool.call_for_engine(move |connection| async move {
@@ -36,7 +37,7 @@ pub(crate) async fn leave(core: &Core) {
         let count = if held.is_empty() {
             0
         } else {
-            give_back(&connection, &held).await?
+            release_claims(&connection, &held).await?
         };
         lease::retire(&connection, &worker).await.map(|()| count)
     });
@@ -80,8 +81,8 @@ async fn renew(core: &Core, connection: &Connection) {
     }
 }
 
-/// Watches the lease by the local clock and not by the answers to renewals: a renewal that hangs
-/// must not hide that the lease has expired.
+/// Watches the lease by the local clock and not by the replies to renewals, because a renewal that
+/// gets no reply must not hide that the lease has expired.
 async fn watch(core: &Core) {
     loop {
         core.lease.good().await;

@@ -1,4 +1,5 @@
-//! The instances of one queue that this process holds: ready, running, or waiting for their commit.
+//! The instances of one queue that this process holds. Each of them is ready to run, runs, or waits
+//! for the commit of its result.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -14,36 +15,40 @@ use crate::{
     store::row::{Claim, Claimed},
 };
 
-/// Rows are claimed ahead of the free workers: as many as can begin within this time.
+/// The picker claims more rows than there are free worker tasks: as many as can begin within this
+/// time.
 const AHEAD: Duration = Duration::from_millis(50);
-/// Maximum number of rows claimed ahead: about two commits' worth, so that the next pick runs while
-/// a commit is under way.
+/// Maximum number of rows that are claimed before a worker task is free for them. It is about as
+/// many as two commits write, so that the next pick can run while a commit is under way.
 const AHEAD_MAX: usize = 2_000;
-/// Approximate maximum size in bytes of the rows claimed ahead.
+/// Approximate maximum size in bytes of the rows that are claimed before a worker task is free for
+/// them.
 const AHEAD_BYTES_MAX: f64 = 32.0 * 1024.0 * 1024.0;
-/// Maximum number of rows in one pick: they cannot begin before the pick has returned.
+/// Maximum number of rows in one pick. It is limited, because no row can begin before the whole
+/// pick has returned.
 const PICK_MAX: usize = 500;
 /// Minimum length of the windows over which the rate of ended steps is measured.
 const WINDOW: Duration = Duration::from_millis(20);
-/// A row that has not begun after this long should not have been claimed: steps take longer than
-/// they did before.
+/// A claimed row that has not begun after this time is released, because steps take longer than
+/// they did before and another process may be free.
 const READY_MAX: Duration = Duration::from_secs(1);
 
-/// A claimed row and its progress in this process.
+/// A claimed instance and its progress in this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) row: Arc<Claimed>,
-    /// How many steps have run on this claim.
+    /// How many steps of the instance have run on this claim.
     pub(crate) steps: u32,
-    /// Since when this process has held the row.
+    /// Since when this process has held the instance.
     pub(crate) since: Instant,
     /// The failure that the handler receives because the database refused the result of the step.
     pub(crate) poison: Option<Failure>,
     /// How often the database refused a result of this step.
     pub(crate) poisoned: u8,
-    /// Since when it has been ready to begin.
+    /// Since when the instance has been ready to begin its step.
     pub(crate) ready_at: Instant,
-    /// A promoted successor in a lane of this worker, of which nothing has been written yet.
+    /// True if the instance is a promoted successor in a lane of this worker and has no claim in
+    /// the database.
     pub(crate) unclaimed: bool,
 }
 
@@ -63,12 +68,13 @@ impl Run {
     }
 }
 
-/// A running step.
+/// A running step in this process.
 #[derive(Debug)]
 struct Busy {
     /// Stops the step, if it runs in a lane or under a partition key.
     fence: Option<Arc<Notify>>,
-    /// Since when it has run without a claim in a lane of this worker.
+    /// Since when the step has run without a claim in a lane of this worker. `None`: its instance
+    /// is claimed.
     runs_since: Option<Instant>,
 }
 
@@ -76,33 +82,33 @@ struct Busy {
 #[derive(Debug)]
 pub(crate) struct LocalQueue {
     pub(crate) queue: Queue,
-    /// How many steps may run at the same time.
+    /// How many steps of the queue may run at the same time in this process.
     workers: usize,
-    /// Locked only briefly, never across an await.
+    /// The mutex is held only briefly, and never across an await.
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Runs that can begin, by priority: an urgent row that was claimed later begins before less
-    /// urgent ones.
+    /// Instances that can begin their step, by priority: an urgent instance that was claimed later
+    /// begins before less urgent instances.
     ready: BTreeMap<i16, VecDeque<Run>>,
     ready_count: usize,
-    /// Steps that are running.
+    /// The running steps, by claim.
     busy: HashMap<Claim, Busy>,
     /// Number of live worker tasks.
     loops: usize,
-    /// All rows that are claimed and held: ready, running, or waiting for their commit. Maps the id
-    /// to the claim epoch.
+    /// All instances that this process holds: ready, running, or waiting for their commit. Maps the
+    /// id to the claim epoch.
     held: HashMap<i64, i64>,
     /// Recent number of steps that end per second.
     rate: f64,
-    /// Steps that ended in the current window, and the start of the window.
+    /// Number of steps that ended in the current measuring window, and the start of the window.
     ended: u32,
     window: Option<Instant>,
     /// Average size of a row in bytes of JSON.
     row_bytes: f64,
-    /// The queue is shut down: nothing more begins.
+    /// True after the queue was shut down: no further step begins.
     closed: bool,
 }
 
@@ -141,14 +147,15 @@ impl LocalQueue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how many rows to claim now. Zero while enough rows are ready, because a pick of many
-    /// rows costs little more than a pick of one.
+    /// Returns how many rows to claim now. Returns zero while enough rows are ready, because a pick
+    /// of many rows costs little more than a pick of one row.
     pub(crate) fn room(&self) -> usize {
         let inner = self.lock();
         let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
         let ahead = {
-            // Estimate by the rate at which steps end here, and not by the duration of one step,
-            // because workers share the cores. `as` saturates; the bound is applied below.
+            // Estimate by the rate at which steps end in this process, and not by the duration of
+            // one step, because worker tasks share the cores. `as` saturates, and `min` then limits
+            // the number.
             let first = f64::from(inner.ended) / WINDOW.as_secs_f64();
             let startable = AHEAD.as_secs_f64() * if inner.rate > 0.0 { inner.rate } else { first };
             (startable.min(bearable) as usize).min(AHEAD_MAX)
@@ -157,13 +164,15 @@ impl LocalQueue {
         if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
             return 0;
         }
-        // The answer to one pick also has about this size at most, however many workers are free.
+        // The byte limit also bounds the size of the reply to one pick, however many worker tasks
+        // are free.
         (target - inner.held.len())
             .min(PICK_MAX)
             .min((bearable as usize).max(1))
     }
 
-    /// Adds claimed rows to the ready runs. Returns how many worker tasks to start.
+    /// Adds claimed instances to the ready ones. Returns how many worker tasks the caller has to
+    /// start.
     pub(crate) fn take_in(&self, runs: impl IntoIterator<Item = Run>) -> usize {
         let mut inner = self.lock();
         for mut run in runs {
@@ -173,7 +182,7 @@ impl LocalQueue {
             inner.ready_count += 1;
             let ready = inner.ready.entry(run.row.priority).or_default();
             // A row that a crashed worker held begins first: its next commit resets its crash
-            // count, so it is less likely to be held at the next crash.
+            // count, so this process is less likely to hold it at the next crash.
             if run.row.crash_count > 0 {
                 ready.push_front(run)
             } else {
@@ -186,8 +195,8 @@ impl LocalQueue {
         start
     }
 
-    /// Records that a worker has ended one run, and returns the next one. `None` means that nothing
-    /// is ready and the worker task ends.
+    /// Records that a worker task has ended the step of one instance, and returns the next
+    /// instance. Returns `None` if no instance is ready; the worker task then ends.
     pub(crate) fn next(&self, ended: Option<Claim>) -> Option<(Run, Option<Arc<Notify>>)> {
         let mut inner = self.lock();
         if let Some(claim) = ended {
@@ -211,8 +220,9 @@ impl LocalQueue {
         Some((run, fence))
     }
 
-    /// Removes claims from the held rows. Removes by claim and not by row: between a commit and its
-    /// answer, this process may have claimed the row again, and that claim must stay.
+    /// Removes claims from the held instances. It compares the claim and not only the id: between a
+    /// commit and its reply, this process may have claimed the instance again, and the new claim
+    /// must stay.
     pub(crate) fn let_go(&self, claims: impl IntoIterator<Item = Claim>) {
         let mut inner = self.lock();
         for claim in claims {
@@ -239,8 +249,8 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the runs that have run without a claim for at least `long`, and whether there are
-    /// others that have not run that long yet.
+    /// Returns the instances that have run without a claim for at least `long`, and whether other
+    /// instances have run without a claim for a shorter time.
     pub(crate) fn long_running(&self, long: Duration) -> (Vec<Claim>, bool) {
         let inner = self.lock();
         let unclaimed = || {
@@ -257,7 +267,7 @@ impl LocalQueue {
         (lasting, waits)
     }
 
-    /// Records that these runs have a claim now.
+    /// Records that these instances have a claim in the database now.
     pub(crate) fn claimed<'a>(&self, claims: impl IntoIterator<Item = &'a Claim>) {
         let mut inner = self.lock();
         for claim in claims {
@@ -267,15 +277,15 @@ impl LocalQueue {
         }
     }
 
-    /// Lets nothing more begin. Returns the runs that were ready and never began.
+    /// Lets no further step begin. Returns the instances that were ready and have not begun.
     pub(crate) fn close(&self) -> Vec<Run> {
         let mut inner = self.lock();
         inner.closed = true;
         std::iter::from_fn(|| inner.pop()).collect()
     }
 
-    /// Removes and returns the runs that were claimed and have been ready for too long, because
-    /// long steps occupy all workers. Another process may have free workers.
+    /// Removes and returns the claimed instances that have been ready for too long, because long
+    /// steps occupy all worker tasks. Another process may have free worker tasks.
     pub(crate) fn overdue(&self) -> Vec<Run> {
         let mut inner = self.lock();
         let is_overdue = |run: &Run| run.poison.is_none() && run.ready_at.elapsed() > READY_MAX;
@@ -288,9 +298,9 @@ impl LocalQueue {
         }
         inner.ready_count -= overdue.len();
         if !overdue.is_empty() {
-            // The rate of the steps before says nothing about the steps that run now. By that rate
+            // The rate of earlier steps says nothing about the steps that run now. By the old rate
             // this process would claim the same rows again at once, before a process with free
-            // workers can.
+            // worker tasks can.
             (inner.rate, inner.ended, inner.window) = (0.0, 0, None);
         }
         overdue

@@ -1,5 +1,6 @@
-//! Due times of timers in memory: when to query the table, and nothing else. The rows are the
-//! truth; if all of this is lost, every timer still fires, at the pace of the refill.
+//! Keeps due times of timers and deadlines in memory, only to know when to query the tables. The
+//! rows are the truth: if the whole memory is lost, every timer still fires, at the pace of the
+//! refill.
 
 use std::{
     collections::BTreeSet,
@@ -11,11 +12,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::wake::{NewTimer, TimerDue};
 
-/// Maximum number of due times kept for timers armed in this process, and for timers armed
-/// elsewhere: 16 bytes each, plus the overhead of the tree.
+/// Maximum number of due times in memory, for timers that this process armed, and again for timers
+/// that other processes armed. Each due time takes 16 bytes, plus the overhead of the tree.
 pub(crate) const KEPT_MAX: usize = 100_000;
-/// A process fires its own timers. If it does not, the other processes fire them up to this much
-/// later.
+/// A process fires the timers that it armed. Other processes query for these timers later by a
+/// random delay up to this limit, in case the process has crashed.
 const JITTER_MICROS: u64 = 10_000;
 
 /// A due time in microseconds, and whether it belongs to a timer or to a deadline.
@@ -25,8 +26,8 @@ type Entry = (i64, bool);
 pub(crate) struct Memory {
     own: BTreeSet<Entry>,
     others: BTreeSet<Entry>,
-    /// The last known time of the database, and when this process received it: no other clock
-    /// counts here.
+    /// The last known time of the database, and when this process received it. Due times are
+    /// compared with no other clock.
     now: Timestamp,
     received_at: Instant,
     jitter: RandomState,
@@ -43,19 +44,19 @@ impl Memory {
         }
     }
 
-    /// Records the time of the database.
+    /// Records the current time of the database, as a reply has reported it.
     pub(crate) fn set_now(&mut self, now: Timestamp) {
         (self.now, self.received_at) = (now, Instant::now());
     }
 
-    /// Estimates the time of the database. The real one is never earlier, because its answer took a
-    /// while to arrive.
+    /// Estimates the time of the database in microseconds. The real time is never earlier, because
+    /// the reply with the time took a while to arrive.
     fn now_micros(&self) -> i64 {
         let passed = i64::try_from(self.received_at.elapsed().as_micros()).unwrap_or(i64::MAX);
         self.now.as_microsecond().saturating_add(passed)
     }
 
-    /// Remembers a due time that was armed in this process.
+    /// Remembers the due time of a timer or deadline that this process armed.
     pub(crate) fn arm(&mut self, armed: NewTimer) {
         let at = match armed.due {
             TimerDue::At(at) => at.as_microsecond(),
@@ -73,12 +74,12 @@ impl Memory {
         };
         self.own.insert((at, armed.is_timer));
         if self.own.len() > KEPT_MAX {
-            // Drop the farthest due time: a refill reads it again when it is near.
+            // Drops the latest due time. A refill reads that due time again when it is near.
             self.own.pop_last();
         }
     }
 
-    /// Schedules another query after this delay.
+    /// Schedules another query for timers, or for deadlines, after this delay.
     pub(crate) fn again(&mut self, is_timer: bool, after: Duration) {
         let at = self
             .now_micros()
@@ -99,7 +100,7 @@ impl Memory {
         }
     }
 
-    /// Returns when to query next.
+    /// Returns when the clockwork has to query the tables next.
     pub(crate) fn next(&self) -> Option<Instant> {
         let next = self
             .own
@@ -110,12 +111,13 @@ impl Memory {
             .min()?;
         let ahead =
             u64::try_from(next.saturating_sub(self.now.as_microsecond())).unwrap_or_default();
-        // A time that the clock cannot represent lies beyond every refill.
+        // If the clock cannot represent the due time, the due time is later than the next refill,
+        // so no query is needed for it now.
         self.received_at.checked_add(Duration::from_micros(ahead))
     }
 
-    /// Returns which kinds are due: (deadlines, timers). Their due times are removed, because the
-    /// caller queries now.
+    /// Returns whether deadlines are due, and whether timers are due. Removes the past due times,
+    /// because the caller queries the tables now.
     pub(crate) fn due(&mut self) -> (bool, bool) {
         let now = self.now_micros();
         let mut kinds = (false, false);
@@ -128,7 +130,7 @@ impl Memory {
         kinds
     }
 
-    /// Removes all due times: after an outage, or while draining.
+    /// Removes all due times, after an outage or while the engine drains.
     pub(crate) fn clear(&mut self) {
         self.own.clear();
         self.others.clear();
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_kept_due_times_is_bounded() {
+    fn the_clockwork_keeps_a_bounded_number_of_due_times_in_memory_and_drops_the_latest() {
         let mut memory = Memory::new();
         memory.set_now(at(0));
         for n in 0..300_000_i64 {
@@ -168,12 +170,12 @@ mod tests {
         }
         memory.refill((0..300_000_i64).map(|n| (at(2_000_000_000_000 + n), true)));
         assert!(memory.len() <= 2 * KEPT_MAX);
-        // The nearest due times are kept.
+        // The memory keeps the earliest due times.
         assert!(memory.own.contains(&(1_000_000_000_000 - 299_999, false)));
     }
 
     #[test]
-    fn a_timer_is_due_by_the_database_clock_and_not_before() {
+    fn the_clockwork_treats_a_timer_as_due_by_the_clock_of_the_database_and_not_before() {
         let mut memory = Memory::new();
         memory.set_now(at(5_000_000));
         let received_at = memory.received_at;
@@ -186,7 +188,7 @@ mod tests {
             received_at + Duration::from_secs(60)
         );
         assert_eq!(memory.due(), (false, false));
-        // A new time of the database counts, whatever the local clock says.
+        // The new time of the database makes the timer due, whatever the local clock says.
         memory.set_now(at(65_000_000));
         assert_eq!(memory.due(), (false, true));
         assert_eq!(memory.due(), (false, false));
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_of_other_processes_are_queried_a_little_later_than_own_timers() {
+    fn a_process_queries_for_timers_of_other_processes_a_little_after_their_due_time() {
         let mut memory = Memory::new();
         memory.set_now(at(0));
         memory.arm(NewTimer {

@@ -1,31 +1,32 @@
-//! The engine: start order, worker tasks, drain order. The only module of the engine that spawns.
+//! The engine: starts its loops in order, starts the worker tasks that run steps, and shuts down in
+//! order. No other module of the engine spawns threads or tasks.
 
-mod outcome;
 mod builder;
 pub(crate) mod clockwork;
 mod commit;
 mod core;
 mod drain;
-mod results;
 pub(crate) mod execute;
 mod failures;
 mod health;
-mod lease;
 mod lane_worker;
+mod lease;
 mod local;
 mod memory;
 mod outages;
+mod outcome;
 mod pick;
 pub(crate) mod projector;
 pub(crate) mod registry;
 mod release;
+mod results;
 mod running;
 pub(crate) mod schedules;
 mod step;
+mod step_tx_commit;
 mod stuck;
 mod upkeep;
 pub(crate) mod watch;
-mod step_tx_commit;
 
 use std::{
     fmt,
@@ -70,8 +71,8 @@ use crate::{
 /// A row becomes a suspect after this many workers crashed while they held it. A process runs at
 /// most one suspect at a time.
 pub(crate) const SUSPECT_CRASHES: i16 = 2;
-/// Connections of the engine itself: lease, pick, commit (two, if there are lanes or partition
-/// keys), clockwork, upkeep, and its own calls.
+/// The number of connections that the loops of an engine use: lease, picker, committer (two, if
+/// there are lanes or partition keys), clockwork, upkeep, and calls of the engine.
 const OWN_CONNECTIONS: usize = 7;
 
 /// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`] or
@@ -85,7 +86,7 @@ pub struct Engine {
     retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn projector::Reader>>,
     on_failure: Option<failures::Hook>,
-    /// Set while the engine runs; `Health` reads it.
+    /// The shared state of the running engine. `Health` reads it.
     running: Arc<OnceLock<Arc<Core>>>,
 }
 
@@ -95,8 +96,8 @@ impl Engine {
         EngineBuilder::new(pool, app)
     }
 
-    /// Returns a client on the engine's own pool: this engine picks the instances that the client
-    /// enqueues without waiting for a poll.
+    /// Returns a client on the engine's own pool: if the client enqueues an instance, this engine
+    /// claims it without waiting for the next poll.
     pub fn client(&self) -> Client {
         Client::new(self.pool.clone())
     }
@@ -119,7 +120,8 @@ impl Engine {
     pub fn start(self) -> RunningEngine {
         let health = self.health();
         let (stop, stopped) = oneshot::channel();
-        // Dropping the handle drops the sender, which stops the engine too.
+        // If the caller drops the handle, the sender of the stop request is dropped, which stops
+        // the engine too.
         let task = tokio::spawn(self.run(async { drop(stopped.await) }));
         RunningEngine::new(stop, task, health)
     }
@@ -127,17 +129,18 @@ impl Engine {
     /// Runs until `shutdown` resolves, then drains: it claims nothing more, releases the claims of
     /// steps that have not begun, lets running steps end for up to [`Settings::drain_timeout`],
     /// commits their results, and releases the remaining claims. When this returns, no claim has to
-    /// wait for the lease to expire. It returns at most 5 s after the timeout of the drain, also if
-    /// a step does not end or the database does not answer.
+    /// wait for the lease to expire. It returns at most 5 s after the timeout of the drain, even if
+    /// a step does not end or the database does not reply.
     ///
     /// # Errors
     ///
     /// Returns an error if the database cannot be reached or its schema does not fit at the start,
-    /// or if a loop of the engine has ended by itself.
+    /// or if a loop of the engine has ended because of a panic.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let core = Arc::new(self.boot().await?);
         let _ = self.running.set(core.clone());
-        // If this future is dropped, no drain happens: the threads end, and the lease expires.
+        // If the future of `run` is dropped, the engine does not drain: its threads end, and its
+        // lease expires.
         let _stop_on_drop = StopOnDrop(core.clone());
         self.pool.subscribe(&core.wake);
         let lease = thread("durable-lease", {
@@ -198,8 +201,8 @@ impl Engine {
             _ = &mut project => Some("projector"),
         };
         if let Some(name) = broke {
-            // The loop panicked. The engine ends with an error, because an engine that only seems
-            // to run is worse.
+            // The loop panicked. The engine ends with an error, because without this loop it would
+            // only seem to run.
             return Err(Error::broken(format!(
                 "the engine's {name} loop has ended: this is a bug; restart the engine"
             )));
@@ -222,8 +225,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks the server, registers schedules and retentions, and builds the shared state. Every
-    /// problem at the start is reported here, before anything is claimed.
+    /// Checks the server, registers schedules and retentions, and builds the shared state. It
+    /// reports every problem at the start, before the engine claims anything.
     async fn boot(&self) -> Result<Core, Error> {
         migrate::check(&self.pool).await?;
         let server = self
@@ -237,7 +240,8 @@ impl Engine {
                 "this server is read-only (a standby, or default_transaction_read_only): connect to the primary, or add target_session_attrs=read-write",
             ));
         }
-        // Postgres treats read uncommitted as read committed.
+        // Both isolation levels are accepted, because Postgres treats read uncommitted as read
+        // committed.
         if !["read committed", "read uncommitted"].contains(&server.isolation.as_str()) {
             return Err(Error::invalid(format!(
                 "default_transaction_isolation is `{}` here, and an engine works at `read committed`: alter role … set default_transaction_isolation = 'read committed', or add ?options=-c%20default_transaction_isolation=read%5C%20committed to the URL",
@@ -327,8 +331,9 @@ impl fmt::Debug for Engine {
 }
 
 /// Waits until the lease is valid before a loop opens its connection: if the server has few
-/// connections left, the lease gets one. The picker waits by itself; the committer opens its
-/// connection at once, and closes it if the lease has none.
+/// connections left, the lease must get one first. The picker does not need this function, because
+/// it waits for the lease itself. The committer opens its connection at once, and closes it if the
+/// lease has no connection.
 async fn leased(core: &Core) {
     tokio::select! {
         () = core.lease.good() => {}
@@ -354,7 +359,7 @@ pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 's
     core.workers.add(task.abort_handle());
 }
 
-/// Adds runs to a queue, and starts as many worker tasks as the queue can use.
+/// Adds claimed instances to a queue, and starts as many worker tasks as the queue can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     let Some(local) = core.queue(queue) else {
         return;
@@ -369,7 +374,8 @@ pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     }
 }
 
-/// A worker of a group that has not begun yet. It may never begin: its task may be aborted before
+/// Counts a worker task that was started for a group of instances in lanes or partitions and has
+/// not begun a step. The count ends when the value is dropped, even if the task is aborted before
 /// it runs.
 struct Starting(Arc<Core>);
 
@@ -379,7 +385,8 @@ impl Drop for Starting {
     }
 }
 
-/// Runs one step after the other, until nothing is ready.
+/// The body of a worker task: runs one step after the other, until no instance of the queue is
+/// ready.
 async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     let Some(local) = core.queue(queue) else {
         return;
@@ -404,9 +411,9 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     }
 }
 
-/// Starts a thread with a runtime and one loop of its own, so that neither a blocked host nor an
-/// exhausted pool can delay the loop. The future is created on its thread, where its connection
-/// lives.
+/// Starts a thread with a runtime of its own for one loop, so that neither a blocked host nor an
+/// exhausted pool can delay the loop. The future of the loop is created on that thread, because its
+/// connection stays on one thread.
 fn thread<F, Fut>(name: &str, make: F) -> Result<oneshot::Receiver<()>, Error>
 where
     F: FnOnce() -> Fut + Send + 'static,
@@ -427,7 +434,7 @@ where
     Ok(ended)
 }
 
-/// The worker tasks that a drain may have to abort.
+/// The worker tasks and projection batches that a drain may have to abort.
 #[derive(Debug, Default)]
 pub(crate) struct Workers(Mutex<Vec<AbortHandle>>);
 

@@ -1,5 +1,6 @@
-//! Counts steps that meet an outage of the database, run after run. An outage is not a failure of
-//! the step. But an outage that only this step meets, while the worker renews its lease, is one.
+//! Counts, for each instance, how many runs of its step in a row met an outage of the database. A
+//! single outage is not a failure of the step. But if only this step meets outages, while the
+//! worker can renew its lease, they count as a failure of the step.
 
 use std::{
     collections::HashMap,
@@ -11,11 +12,11 @@ use std::{
 
 use crate::{error::Failure, store::row::Claimed};
 
-/// So many outages in a row, with a renewal of the lease between any two of them, count as a
+/// This many outages in a row, with a renewal of the lease between any two of them, count as a
 /// failure of the step.
 const OUTAGES_MAX: u32 = 5;
-/// How many instances are remembered. If there are more, all are forgotten, because so many at once
-/// are a real outage.
+/// How many instances with outages are remembered. If there are more, all are forgotten, because so
+/// many outages at once are an outage of the database and not failures of steps.
 const REMEMBERED_MAX: usize = 10_000;
 
 #[derive(Debug)]
@@ -26,12 +27,13 @@ struct Met {
     renewals: u64,
 }
 
-/// The outages that steps of this process have met since their last run without one.
+/// The outages that steps of this process have met, counted for each instance since its last run
+/// without an outage.
 #[derive(Debug, Default)]
 pub(crate) struct Outages {
-    /// By instance id. Locked only briefly.
+    /// The counts by instance id. The mutex is held only briefly.
     met: Mutex<HashMap<i64, Met>>,
-    /// Number of entries. It is usually zero, and then `over` does not lock the map.
+    /// Number of entries in `met`. While it is zero, which is usual, `over` does not lock the map.
     count: AtomicUsize,
 }
 
@@ -40,8 +42,8 @@ impl Outages {
         self.met.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an outage of a step. Returns the failure for the step's handler if the limit is
-    /// reached.
+    /// Counts an outage that a step has met. If the limit is reached, returns the failure for the
+    /// step's handler.
     pub(super) fn met(&self, row: &Claimed, renewals: u64, error: &str) -> Option<Failure> {
         let mut all = self.lock();
         if all.len() >= REMEMBERED_MAX && !all.contains_key(&row.id) {
@@ -59,7 +61,7 @@ impl Outages {
                 renewals: 0,
             };
         }
-        // While the database is away, no lease is renewed and nothing is counted.
+        // While the database cannot be reached, the lease is not renewed, so no outage is counted.
         if met.renewals < renewals {
             (met.count, met.renewals) = (met.count + 1, renewals);
         }

@@ -1,5 +1,5 @@
-//! Acts on a committed batch: starts next steps and promoted successors, frees workers, sends wake
-//! hints.
+//! Processes a batch of step results after its commit: starts next steps and promoted successors,
+//! removes instances that this process no longer holds, and sends wake hints.
 
 use std::{
     collections::HashMap,
@@ -9,25 +9,30 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{core::Core, results::FinishedStep, local::Run, staff};
+use super::{core::Core, local::Run, results::FinishedStep, staff};
 use crate::{
     store::{
         row::{Claim, Claimed},
-        step_results::{NextInputs, Effects},
+        step_results::{Effects, NextInputs},
     },
-    wake::{NewTimer, TimerDue, Hint},
+    wake::{Hint, NewTimer, TimerDue},
 };
 
 /// Starts the successors that a commit promoted in lanes and partitions.
 ///
 /// Each successor inherits the run-ahead budget of its predecessor (`steps`, `since`), so that a
-/// lane does not keep a worker from more urgent instances for longer than one instance would.
-pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], promoted: Vec<(i64, Claimed)>) {
+/// lane does not occupy a worker task, and delay more urgent instances, for longer than one
+/// instance would.
+pub(super) fn start_successors(
+    core: &Arc<Core>,
+    ended: &[FinishedStep],
+    promoted: Vec<(i64, Claimed)>,
+) {
     if promoted.is_empty() {
         return;
     }
-    // A promoted successor also counts as work for the picker. Otherwise the picker would believe
-    // that the queues are idle and poll less and less often.
+    // A promoted successor also counts as work that the picker found. If it did not, the picker
+    // would treat the queues as idle and poll less and less often.
     *core
         .followed_at
         .lock()
@@ -56,8 +61,8 @@ pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], promote
     }
 }
 
-/// Applies the outcome of a commit to each step result, then wakes the picker: workers may be free,
-/// or rows may have become due.
+/// Applies the outcome of a commit to each step result, then wakes the picker, because worker tasks
+/// may be free or instances may have become due.
 pub(crate) fn answer(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
@@ -67,9 +72,10 @@ pub(crate) fn answer(
     core.wake.wake();
 }
 
-/// Starts the next step, frees the worker, or drops a stale result, for each result of a batch.
-/// `committed` returns what the next step reads if the result was written, and `None` if the fence
-/// rejected it.
+/// Processes each result of a batch: starts the next step if the instance runs ahead, and otherwise
+/// removes the instance from this process. A result that the fence rejected is dropped. `committed`
+/// returns the inputs of the next step if the result was written, and `None` if the fence rejected
+/// the result.
 pub(super) fn apply_outcomes(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
@@ -149,8 +155,8 @@ pub(super) fn apply_outcomes(
 
 /// Sends wake hints for the instances, deadlines and timers that this commit inserted.
 ///
-/// New instances are due since the commit began, which may be a while ago, and they may have a
-/// priority that this process has not read yet. The hint therefore moves the picker's watermark
+/// New instances have been due since the commit began, which may be a while ago, and they may have
+/// a priority that this process has not read yet. The hint therefore moves the picker's watermark
 /// back to the time at which the step was claimed.
 fn hint_new_instances(core: &Core, more: &Effects, from: Timestamp) {
     let children = more.spawn.iter().flat_map(|spawn| &spawn.children);

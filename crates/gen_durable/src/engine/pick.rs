@@ -1,5 +1,5 @@
-//! The picker: claims a batch for every queue that has room, and starts workers for it. One loop
-//! for all queues, on a thread of its own.
+//! The picker: claims a batch of instances for every queue that has room, and starts worker tasks
+//! that run their steps. One loop serves all queues, on a thread of its own.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,26 +20,27 @@ use crate::{
     },
 };
 
-/// How far a watermark stays behind now. A transaction that enqueues commits a little after the due
-/// time that it wrote, so most rows that commit late are still ahead of the watermark. The distance
-/// is seconds while there is little work, and this minimum under load. The sweep finds rows that
-/// commit even later.
+/// How far the watermark of a priority stays behind the current time. A transaction that enqueues
+/// an instance commits a little after the due time that it wrote. Because of the distance, the
+/// watermark has not passed most rows that commit late. The distance is up to the maximum while
+/// there is little work, and falls to the minimum under load. The sweep finds rows that commit even
+/// later.
 const LATE_COMMITS_MIN: Duration = Duration::from_millis(50);
 const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
-/// How many claimed rows a pick may have to skip. Together with the rate of work, this determines
-/// the distance of the watermark.
+/// How many rows that are already claimed a pick may have to skip. This number and the rate of
+/// claimed rows determine the distance between the watermark and the current time.
 const PASSED_MAX: f64 = 200.0;
-/// A pick after a failed one asks for at most half of this many rows, and for half again after each
-/// further failure.
+/// After a failed pick, the next pick asks for at most half of this many rows. Each further failure
+/// halves the number again.
 const ROOM_AFTER_LOSS: usize = 1_024;
 /// A priority that neither a hint nor a sweep has named for this long is forgotten. A sweep names
-/// it again before its rows become due.
+/// the priority again before its rows become due.
 const PRIORITY_FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The first and the longest delay before a pick is tried again after an outage.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long after the last work the picker polls at the busy rate, and how it slows down after
-/// that.
+/// The picker polls at the busy rate until `BUSY_FOR` after it last found work. It then slows down
+/// in stages.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 const CALM_AFTER: Duration = Duration::from_secs(30);
 const CALM_POLL: Duration = Duration::from_millis(50);
@@ -75,13 +76,13 @@ pub(crate) async fn run(core: Arc<Core>) {
         tokio::select! {
             () = core.phase.draining() => return,
             () = core.lease.good() => {}
-            // Begin another round after this delay also during an outage, so that a health probe
-            // sees that this loop runs.
+            // The loop begins another round after this delay even during an outage, so that a
+            // health probe sees that the loop runs.
             () = tokio::time::sleep(core.settings.idle_poll) => continue,
         }
         if !picker.knows_priorities {
-            // Read the priorities before the first pick, so that the most urgent rows do not wait
-            // behind priorities that happen to be known.
+            // The loop reads the priorities in use before the first pick, so that the most urgent
+            // rows do not wait behind rows of priorities that happen to be known.
             match pick::priorities(&connection, &core.worker.queues).await {
                 Ok(used) => picker.learn(used),
                 Err(fault) => picker.wait_out(&core, &fault).await,
@@ -102,7 +103,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             Ok(picked) => {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
-                // A pick that returned no rows does not show that a larger one succeeds.
+                // A pick that returned no rows does not show that a larger pick would succeed, so
+                // it does not raise the limit.
                 if !picked.rows.is_empty() {
                     picker.room_max = picker.room_max.saturating_mul(2);
                 }
@@ -118,8 +120,8 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 /// After a refused pick, finds the instances that the database refuses to claim and sets them aside
-/// as `stuck`, by bisection as for a refused commit. Returns whether any was found; the next pick
-/// then claims the other instances.
+/// as `stuck`. It searches by bisection, as the committer does in a refused batch. Returns whether
+/// it found any; the next pick then claims the other instances.
 pub(crate) async fn set_aside(
     core: &Core,
     connection: &Connection,
@@ -140,7 +142,7 @@ pub(crate) async fn set_aside(
                 reason,
             } in aside
             {
-                // This process does not retry the instance by itself.
+                // Marks the instance, so that this process does not retry it by itself.
                 core.undecodable.add(id);
                 let attempt = u32::try_from(attempt).unwrap_or_default();
                 core.failures.report(InstanceFailure {
@@ -169,7 +171,8 @@ pub(crate) async fn set_aside(
 struct Known {
     /// The start of the next pick of this priority.
     mark: Mark,
-    /// When the priority was last in use: named by a hint or the sweep, or claimed from.
+    /// When the priority was last in use: a hint or the sweep named it, or a pick claimed a row of
+    /// it.
     used_at: Instant,
 }
 
@@ -192,14 +195,14 @@ struct Picker {
     /// Recent number of rows claimed per second.
     rate: f64,
     retry: Duration,
-    /// Maximum number of rows per pick. Halved after a failed pick, because that pick may have been
-    /// too large.
+    /// Maximum number of rows per pick. A failed pick halves the number, because the pick may have
+    /// been too large.
     room_max: usize,
 }
 
 impl Picker {
-    /// Reads the wake hints and the priorities of the last sweep: lowers watermarks and adds new
-    /// priorities.
+    /// Reads the wake hints and the priorities that the last sweep found. Lowers watermarks and
+    /// adds new priorities accordingly.
     fn listen(&mut self, core: &Core) {
         for hint in core.wake.take_hints() {
             if core.queue_named(&hint.queue).is_none() {
@@ -239,7 +242,7 @@ impl Picker {
         self.knows_priorities = true;
     }
 
-    /// Waits after a failed pick. All watermarks are discarded, because they may not be valid after
+    /// Waits after a failed pick. It discards all watermarks, because they may not be valid after
     /// an outage. Wake hints do not shorten the delay.
     async fn wait_out(&mut self, core: &Core, fault: &Fault) {
         tracing::warn!(
@@ -251,8 +254,8 @@ impl Picker {
             .store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
         self.knows_priorities = false;
-        // The pick may have asked for too many rows: more than arrive in time, or more than the
-        // server's limits allow.
+        // The pick may have asked for too many rows: the reply did not arrive in time, or exceeded
+        // a limit of the server.
         if matches!(fault, Fault::Lost(_) | Fault::TimedOut(_) | Fault::Away(_)) {
             self.room_max = (self.room_max.min(ROOM_AFTER_LOSS) / 2).max(1);
         }
@@ -275,8 +278,8 @@ impl Picker {
             }
             let name = queue.queue.name();
             let marks = self.marks.entry(name.to_owned()).or_default();
-            // Each range costs a probe in every pick, so a priority that is no longer in use is
-            // forgotten.
+            // Each priority costs an index probe in every pick, so the picker forgets a priority
+            // that is no longer in use.
             forget_unused(marks, Instant::now());
             marks.entry(0).or_insert_with(Known::new);
             wanted.add(
@@ -312,8 +315,8 @@ impl Picker {
             let runs = by_queue.remove(queue).unwrap_or_default();
             self.mark_used(queue, &runs);
             if !paused.contains(queue) {
-                // Suspects are claimed by an index of their own, so they do not show where the
-                // ranges ended.
+                // The pick claims suspects through an index of their own, so a suspect does not
+                // show how far the pick has read the other index.
                 let plain = runs
                     .iter()
                     .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES);
@@ -329,7 +332,7 @@ impl Picker {
         metrics::counter!("durable_picked_total").increment(came.try_into().unwrap_or_default());
         let since = self.looked_at.elapsed().as_secs_f64().max(1e-6);
         self.looked_at = Instant::now();
-        // An average that covers about one second of picks.
+        // The rate is a moving average over about one second of picks.
         let weight = since.min(1.0);
         self.rate = self.rate * (1.0 - weight) + came as f64 / since * weight;
         if came > 0 {
@@ -379,15 +382,15 @@ impl Picker {
         };
         for (priority, known) in marks.iter_mut() {
             let reached = match (full, last) {
-                // The pick was not full: every due row is claimed.
+                // The pick returned fewer rows than it asked for, so every due row is claimed.
                 (false, _) => seen_to,
-                // More urgent than the priority at which the pick ended: every due row is claimed
-                // as well.
+                // This priority is more urgent than the priority at which the pick ended, so every
+                // due row of this priority is claimed.
                 (true, Some((stopped, _, _))) if *priority < stopped => seen_to,
                 (true, Some((stopped, at, id))) if *priority == stopped => {
                     Mark { at, id }.min(seen_to)
                 }
-                // The pick did not read this priority.
+                // The pick ended at a more urgent priority, so it did not read this priority.
                 _ => continue,
             };
             known.mark = known.mark.max(reached);
@@ -418,8 +421,8 @@ fn forget_unused(marks: &mut BTreeMap<i16, Known>, now: Instant) {
         .retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
 }
 
-/// Adds claimed rows to their queue and starts workers for them. The sweep uses this for its rows
-/// too.
+/// Adds claimed instances to their queue, and starts worker tasks for them. The sweep also calls
+/// this function for the instances that it claims.
 pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
     let Some(index) = core.queue_named(queue) else {
         return;
@@ -445,7 +448,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_priority_that_is_no_longer_used_is_forgotten() {
+    fn the_picker_forgets_a_priority_that_was_not_used_for_a_while() {
         let mut marks = BTreeMap::from([(3, Known::new())]);
         let begun = Instant::now();
         marks.insert(

@@ -1,5 +1,5 @@
-//! Maps a machine's name and version to its code. Generic code ends here: the rest of the engine is
-//! compiled once and handles JSON.
+//! Maps a machine's name and version to its code. The code that is generic over the machine ends in
+//! this module: the rest of the engine is compiled once and handles JSON.
 
 use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc, time::Instant};
 
@@ -14,13 +14,13 @@ use crate::{
     store::row::Claimed,
 };
 
-/// Lets the App of a host provide the App of a machine that a library defines.
+/// Implemented by the `App` of a host that contains the `App` of a machine which a library defines.
 #[diagnostic::on_unimplemented(
     message = "an engine with the App `{Self}` cannot run a machine with the App `{T}`",
     note = "pass a `{T}` to `Engine::builder`, or write `impl Has<{T}> for {Self}`"
 )]
 pub trait Has<T> {
-    /// Returns the App of the machine.
+    /// Returns the `App` of the machine, which the host's `App` contains.
     fn part(&self) -> &T;
 }
 impl<T> Has<T> for T {
@@ -29,16 +29,17 @@ impl<T> Has<T> for T {
     }
 }
 
-/// A name that no step can have.
+/// A step name that no machine can have.
 const NO_STEP: &str = "\u{0}";
 
-/// A machine without its type.
+/// A machine without its Rust type, as the engine calls it.
 pub(crate) trait Kind: Send + Sync {
     fn name(&self) -> &'static str;
     fn version(&self) -> u16;
     fn queue(&self) -> Queue;
     fn steps(&self) -> &'static [&'static str];
-    /// Returns whether its steps have a variant for every unknown name (`#[serde(other)]`).
+    /// Returns whether the step enum of the machine has a variant for every unknown name
+    /// (`#[serde(other)]`).
     fn takes_any_step(&self) -> bool;
     fn shape(&self) -> String;
     /// Decodes the row, runs the step (or only its handler, if a failure is already known), and
@@ -98,12 +99,13 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
 #[derive(Default, Clone)]
 pub(crate) struct Registry {
     kinds: HashMap<(String, u16), Arc<dyn Kind>>,
-    /// The registered machines in order, for checks and for display.
+    /// The registered machines in the order of registration, for checks and for display.
     registered: Vec<Arc<dyn Kind>>,
 }
 
 impl Registry {
-    /// Registers a machine, and reports every wiring mistake of the machine.
+    /// Registers a machine. Returns an error if the machine cannot be registered, for example
+    /// because another machine has the same name and version.
     pub(crate) fn register<M, App>(&mut self, app: Arc<App>) -> Result<(), Error>
     where
         M: Machine,
@@ -153,8 +155,8 @@ impl Registry {
     }
 
     pub(crate) fn find(&self, machine: &str, version: u16) -> Option<&Arc<dyn Kind>> {
-        // The tuple key owns its string. One short allocation per step costs little compared with
-        // the step.
+        // The key of the map owns its string, so each lookup allocates one. This costs little
+        // compared with the step.
         self.kinds.get(&(machine.to_owned(), version))
     }
 
@@ -162,7 +164,7 @@ impl Registry {
         self.registered.iter()
     }
 
-    /// Returns 'name/version' of all rows that can be claimed.
+    /// Returns the machines of all rows that this engine can claim, as 'name/version'.
     pub(crate) fn machines(&self) -> Vec<String> {
         let mut machines: Vec<String> = self
             .kinds
@@ -173,7 +175,7 @@ impl Registry {
         machines
     }
 
-    /// Returns the steps of all rows that can be claimed, in the format that
+    /// Returns the steps of all rows that this engine can claim, in the format that
     /// `gen_durable._knows_step` reads: 'name/version/step', or 'name/version' for every step (an
     /// older version that `upgrade` converts, or a machine that accepts any step).
     pub(crate) fn steps(&self) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Releases lanes and partition keys after a cancel. If an instance is cancelled while its step
-//! runs, it keeps its lane and its partition key until the step has ended. The result of that step
-//! is rejected by the fence; the worker then releases the row by its claim.
+//! runs, it keeps its lane and its partition key until the step has ended. The fence rejects the
+//! result of that step. The worker then releases the lane or the key by the claim of the step.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,10 +13,11 @@ use crate::store::{connection::Connection, fault::Fault, lease, row::Claim};
 const RELEASE_BATCH: usize = 1_000;
 
 /// Claims of steps in lanes or under partition keys that ended without a committed result. This
-/// process held each of them, so their number is bounded by the rows that it holds.
+/// process held each of these claims, so their number is bounded by the number of instances that it
+/// holds.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
-    /// Locked only briefly, never across an await.
+    /// The mutex is held only briefly, and never across an await.
     ended: Mutex<Vec<Claim>>,
     notify: Notify,
 }
@@ -42,8 +43,9 @@ impl Releases {
             .is_empty()
     }
 
-    /// Releases all claims. Claims on rows that another transaction holds, and all claims after a
-    /// failed statement, stay for the next call.
+    /// Releases the lanes and partition keys of all claims in the list. Claims on rows that another
+    /// transaction has locked stay in the list for the next call, and so do all claims after a
+    /// failed statement.
     pub(super) async fn write(&self, core: &Core, connection: &Connection) -> Result<(), Fault> {
         let mut claims =
             std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! Step results that wait to be committed.
+//! The queues of step results that wait for a committer.
 
 use std::{
     sync::{
@@ -13,31 +13,31 @@ use tokio::sync::Notify;
 use super::local::Run;
 use crate::store::{row::Claimed, step_results::StepResult};
 
-/// Number of committers that write results that free a lane or a partition key, side by side.
+/// Number of committers that write, at the same time, results that free a lane or a partition key.
 const COMMITTERS: usize = 2;
-/// From this many results on, the committers share them between two commits.
+/// If at least this many results wait, the committers divide them between two commits.
 const SHARED_FROM: usize = 16;
-/// A result waits at most this long for other instances of its group to start.
+/// A result waits at most this long until other instances of its group have started their steps.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 
-/// A step result, and what to do after its commit.
+/// A step result, with the values that are needed after its commit.
 #[derive(Debug)]
 pub(crate) struct FinishedStep {
     pub(crate) ending: StepResult,
     pub(crate) run: Run,
     pub(crate) queue: usize,
     pub(crate) outcome: &'static str,
-    /// The commit was sent and its outcome is unknown, and the row was locked when it was read: the
-    /// result may be committed already.
+    /// True if a commit of this result was sent and got no reply, so the result may be committed
+    /// already.
     pub(crate) unsure: bool,
-    /// The row as the commit leaves it, if the next step runs on the same claim.
+    /// The row as it is after the commit, if the instance runs ahead on the same claim.
     pub(crate) ahead: Option<Claimed>,
 }
 
-/// A queue of step results. `take` removes all that fit into one commit.
+/// A queue of step results. `take` removes the results that fit into one commit.
 #[derive(Debug, Default)]
 pub(crate) struct ResultQueue {
-    /// Locked only briefly, never across an await.
+    /// The mutex is held only briefly, and never across an await.
     waiting: Mutex<Vec<FinishedStep>>,
     notify: Notify,
 }
@@ -49,7 +49,7 @@ impl ResultQueue {
         }
     }
 
-    /// Adds a result without a wake. Returns how many results wait.
+    /// Adds a result without waking the committer. Returns how many results wait.
     fn add(&self, ended: FinishedStep) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(ended);
@@ -72,8 +72,8 @@ impl ResultQueue {
         let rest = waiting.split_off(count);
         let taken = std::mem::replace(&mut *waiting, rest);
         drop(waiting);
-        // `push` notifies only for the first result. The rest was already in the queue, so notify
-        // here.
+        // `push` notifies only for the first result. The results that stay in the queue are not
+        // new, so `take` notifies for them.
         self.notify.notify_one();
         taken
     }
@@ -100,7 +100,7 @@ impl ResultQueue {
 
 /// Step results that free a lane or a partition key.
 ///
-/// They arrive in groups: a commit promotes the successor in each of its lanes, and those
+/// Such results arrive in groups: a commit promotes the successor in each of its lanes, and these
 /// successors start together. A commit costs as much as about twelve of its results, whatever its
 /// size, so a result waits while other instances of its group are about to start: short steps then
 /// end in the same commit. Groups that met in one commit would stay together and leave the other
@@ -108,18 +108,18 @@ impl ResultQueue {
 #[derive(Debug, Default)]
 pub(crate) struct Keyed {
     results: ResultQueue,
-    /// Since when the first waiting result, or one before it, has waited.
+    /// Since when the first waiting result, or an earlier result, has waited.
     since: Mutex<Option<Instant>>,
     /// Notified when a result arrives while other instances of its group are about to start.
     soon: Notify,
-    /// Workers that were started for a group and have not begun a step yet.
+    /// Number of worker tasks that were started for a group and have not begun a step yet.
     starting: AtomicUsize,
     /// Number of results that are being committed.
     taken: AtomicUsize,
-    /// Number of committers that are busy with other results.
+    /// Number of committers that are busy with results of other kinds.
     away: AtomicUsize,
-    /// Notified when a result arrives while a committer is away; the second committer opens its
-    /// connection then.
+    /// Notified when a result arrives while a committer is busy with results of other kinds. The
+    /// second committer then opens its connection.
     wanted: Notify,
 }
 
@@ -138,13 +138,14 @@ impl Keyed {
         }
     }
 
-    /// Waits until a result arrives while a committer is away.
+    /// Waits until a result arrives while a committer is busy with results of other kinds.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// Takes a share of the waiting results, or returns `None` if it is better to wait for more.
-    /// With `at_once` it never waits for more.
+    /// Removes one committer's share of the waiting results. Returns `None` if no result waits, or
+    /// if other instances of the group are about to start and it is better to wait for their
+    /// results. With `at_once`, it does not wait for them.
     pub(crate) fn share(&self, at_once: bool, limit: usize, bytes_max: usize) -> Option<Share<'_>> {
         let waiting = self.results.len();
         if waiting == 0 {
@@ -167,7 +168,7 @@ impl Keyed {
         })
     }
 
-    /// Waits until it is worth calling `share`.
+    /// Waits until the committer should call `share` again.
     pub(crate) async fn woken(&self) {
         tokio::select! {
             () = self.results.woken() => {}
@@ -175,8 +176,8 @@ impl Keyed {
         }
     }
 
-    /// Marks the calling committer as busy until the guard is dropped. A notification may have been
-    /// meant for it, so the other committer is notified.
+    /// Marks the calling committer as busy until the guard is dropped. The calling committer may
+    /// have consumed a notification about waiting results, so the other committer is notified.
     pub(crate) fn mark_away(&self) -> Away<'_> {
         self.away.fetch_add(1, Ordering::SeqCst);
         if !self.results.is_empty() {
@@ -185,13 +186,14 @@ impl Keyed {
         Away(self)
     }
 
-    /// Records that so many workers are being started. Each calls `begun` when its step begins.
+    /// Records that this many worker tasks are being started for a group. Each task calls `begun`
+    /// when its first step begins.
     pub(crate) fn start(&self, workers: usize) {
         self.starting.fetch_add(workers, Ordering::SeqCst);
     }
 
-    /// Records that a worker has begun. The last worker of a group wakes the committer if results
-    /// wait.
+    /// Records that a worker task of a group has begun its first step. The last task of the group
+    /// wakes the committer if results wait.
     pub(crate) fn begun(&self) {
         if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.results.is_empty() {
             self.results.wake();
@@ -199,7 +201,7 @@ impl Keyed {
     }
 }
 
-/// The results that one committer has taken, until this is dropped.
+/// The results that one committer is committing. They count as taken until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Share<'a> {
     keyed: &'a Keyed,
@@ -213,7 +215,7 @@ impl Drop for Share<'_> {
     }
 }
 
-/// Guard of a committer that is busy with other results.
+/// The guard of a committer that is busy with results of other kinds.
 #[derive(Debug)]
 pub(crate) struct Away<'a>(&'a Keyed);
 
@@ -239,7 +241,7 @@ mod tests {
     use super::fair;
 
     #[test]
-    fn a_committer_takes_at_most_a_fair_share_if_two_commits_are_worthwhile() {
+    fn a_committer_takes_all_of_a_few_step_results_and_at_most_its_fair_share_of_many() {
         assert_eq!(
             (
                 fair(0, 0, 2),

@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use super::Health;
 use crate::error::{Error, Kind};
 
-/// How often [`RunningEngine::ready`] checks.
+/// How often [`RunningEngine::ready`] checks whether the engine is ready.
 const READY_POLL: Duration = Duration::from_millis(10);
 
 /// A handle to an engine that runs in a task of its own: see

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, fmt, panic::AssertUnwindSafe, sync::Arc};
 use jiff::Timestamp;
 
 use crate::{
-    new_instance::{NewInstance, IntoNewInstance},
     calendar::{Cycle, MisfireDecision, MisfirePolicy, Occurrence, decide},
     codec,
     error::Error,
     id::NAME_BYTES_MAX,
+    new_instance::{IntoNewInstance, NewInstance},
     store::{
         connection::Connection,
         fault::Fault,
@@ -62,9 +62,10 @@ impl Schedules {
         self.0.keys().cloned().collect()
     }
 
-    /// Registers the schedules of the code. A cycle that an operator has set since then stays,
-    /// unless the code has changed. An older build changes nothing while a newer one runs, so every
-    /// build registers repeatedly: after a rollback, the older build may be the only one left.
+    /// Registers the schedules of the code. A cycle that an operator has set stays in force, unless
+    /// the cycle in the code has changed. An older build changes nothing while a newer one runs, so
+    /// every build registers repeatedly: after a rollback, the older build may be the only one
+    /// left.
     pub(crate) async fn register(&self, connection: &Connection) -> Result<(), Fault> {
         for (name, plan) in &self.0 {
             let (now, known) = schedule::known(connection, name).await?;
@@ -98,8 +99,8 @@ impl Schedules {
         Ok(())
     }
 
-    /// Decides what happens to a due timer, by the time of the database. An error is reported, and
-    /// the timer stays.
+    /// Decides what happens to a due timer, by the time of the database. If it returns an error,
+    /// the timer stays in the table.
     pub(crate) fn decide(
         &self,
         timer: &DueTimer,
@@ -122,7 +123,7 @@ impl Schedules {
                 .map_err(|error| format!("this build cannot parse its cycle: {error}"))?;
             let missed = MisfirePolicy::named(&timer.missed)
                 .ok_or_else(|| format!("{:?} is not a misfire policy", timer.missed))?;
-            let cycle = cycle.missed(missed);
+            let cycle = cycle.misfire(missed);
             let MisfireDecision {
                 happens,
                 next,

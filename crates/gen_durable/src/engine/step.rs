@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 use tracing::Instrument;
 
-use super::{core::Core, execute::Decision, local::Run, registry::Kind, within};
+use super::{core::Core, execute::Decision, local::Run, registry::Kind, step_tx_commit};
 use crate::{
     error::Failure,
     id::Status,
@@ -20,15 +20,20 @@ use crate::{
     },
 };
 
-/// Delay before the start of a step is recorded again, if another transaction holds the row.
+/// Delay before the worker tries again to record the start of a step, if another transaction has
+/// locked the row.
 const BEGIN_RETRY: Duration = Duration::from_millis(50);
 
-/// Runs one step of a claimed row.
+/// Runs one step of a claimed instance, and queues its result for the committer.
 pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<Notify>>) {
     let row = run.row.clone();
-    let Some(kind) = core.registry.find(&row.machine, row.machine_version).cloned() else {
-        // The row was claimed by its machine name, so this should not happen. If it does, the claim
-        // is released and nothing is lost.
+    let Some(kind) = core
+        .registry
+        .find(&row.machine, row.machine_version)
+        .cloned()
+    else {
+        // A worker claims only instances of machines that it has registered, so this should not
+        // happen. If it does, the worker releases the claim, and nothing is lost.
         step_tx_commit::release_claim(
             core,
             queue,
@@ -38,8 +43,8 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
         .await;
         return;
     };
-    // The run is already registered as busy, so an expired lease is found in any case: by this
-    // check, or by the fence that stops busy runs.
+    // The step is already registered as running, so an expired lease stops it in any case: by this
+    // check, or by the notification that stops running steps in lanes and partitions.
     if fence.is_some() && core.lease.left().is_zero() {
         step_tx_commit::release_claim(
             core,
@@ -89,8 +94,8 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
     }
 }
 
-/// Runs the step, or its handler. A step that repeatedly meets an outage while the lease is renewed
-/// has failed: its handler runs.
+/// Runs the step, or its handler. If the step repeatedly meets an outage while the worker renews
+/// its lease, the step counts as failed, and its handler runs.
 async fn decide(
     core: &Core,
     kind: &Arc<dyn Kind>,
@@ -138,7 +143,7 @@ async fn caught(
 
 /// Records that a step begins, for a row that a crashed worker held before. If this worker crashes
 /// too, the crash counts only for steps that had begun. Returns false if the claim is lost or the
-/// database is away.
+/// database cannot be reached.
 async fn record_begin(core: &Core, claim: Claim) -> bool {
     loop {
         let recorded = core

@@ -1,12 +1,12 @@
-//! Commits a step's own transaction, which contains the step's writes and its result. Also releases
-//! claims.
+//! Commits a step's own transaction, which contains the step's writes and the step result. The
+//! module also has the functions that release claims.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{answer::answer, commit, core::Core, results::FinishedStep, local::Run, staff};
+use super::{commit, core::Core, local::Run, outcome::answer, results::FinishedStep, staff};
 use crate::store::{
     fault::Fault,
-    pick::give_back,
+    pick::release_claims,
     resolve::{self, Resolved},
     row::Claim,
     step_results::NextInputs,
@@ -62,9 +62,9 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) 
     }
 }
 
-/// Resolves an unknown commit outcome: reads the row as soon as it is not locked (the backend of
-/// the lost connection may still be working). Also returns the inputs of the next step, if the
-/// result was committed and this worker still has the claim.
+/// Resolves an unknown commit outcome: reads the row of the instance as soon as it is not locked.
+/// The backend of the lost connection may still be working and hold the lock. Also returns the
+/// inputs of the next step, if the result was committed and this worker still has the claim.
 async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<NextInputs>)> {
     let mut pause = RETRY_FIRST;
     loop {
@@ -94,8 +94,8 @@ async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Nex
     }
 }
 
-/// Handles a step's transaction that was neither committed nor refused. After an outage the claim
-/// is released. If outages repeat while the lease is renewed, they count as a failure of the step.
+/// Handles a step's transaction that an outage or a lock kept from committing. It releases the
+/// claim. If outages repeat while the worker renews its lease, they count as a failure of the step.
 async fn give_up(core: &Arc<Core>, ended: FinishedStep, why: &str) {
     let FinishedStep { mut run, queue, .. } = ended;
     match core.outages.met(&run.row, core.lease.renewals(), why) {
@@ -107,8 +107,8 @@ async fn give_up(core: &Arc<Core>, ended: FinishedStep, why: &str) {
     }
 }
 
-/// Releases a claim and leaves the row as it was: an outage is not a failure of the step, so no
-/// attempt is counted.
+/// Releases a claim without a step result. No attempt is counted, because an outage is not a
+/// failure of the step.
 pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &Run, why: &str) {
     let claim = run.row.claim();
     tracing::info!(instance.id = claim.id, "releasing a claim: {why}");
@@ -120,8 +120,8 @@ pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &Run, why
     core.wake.wake();
 }
 
-/// Releases claims until this worker has none of them, or until `ends` returns true. A row that
-/// another transaction holds is skipped and tried again. Returns how many are left.
+/// Releases claims until this worker has none of them, or until `ends` returns true. It skips a row
+/// that another transaction has locked, and tries it again. Returns how many claims are left.
 pub(crate) async fn release_all(
     core: &Arc<Core>,
     mut claims: Vec<Claim>,
@@ -131,11 +131,12 @@ pub(crate) async fn release_all(
     loop {
         let asked = claims.clone();
         let tried = core.pool.call_for_engine(move |connection| async move {
-            let released = give_back(&connection, &asked).await?;
+            let released = release_claims(&connection, &asked).await?;
             if released >= asked.len() {
                 return Ok(Vec::new());
             }
-            // The other rows were claimed by another worker since, or were locked.
+            // For each claim that was not released, another worker has claimed the row since, or
+            // another transaction has locked it.
             let fates = resolve::resolve(&connection, &asked).await?;
             let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
             Ok(asked

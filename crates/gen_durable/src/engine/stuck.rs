@@ -1,4 +1,4 @@
-//! Stuck rows: which of them this build retries, and when it stops retrying.
+//! Retries stuck instances that this build may be able to run, and decides when to stop.
 
 use std::{
     collections::HashSet,
@@ -10,14 +10,15 @@ use crate::store::{connection::Connection, fault::Fault, queue};
 
 /// Number of stuck rows that one statement reads.
 const PAGE: i32 = 1_000;
-/// Number of pages that one call reads; the next call continues after them.
+/// Number of pages that one call reads. The next call continues after these pages.
 const PAGES_MAX: usize = 10;
 /// A process that could not decode this many rows retries no stuck rows by itself any more.
 const UNDECODABLE_MAX: usize = 10_000;
 
-/// The rows that this process could not decode after a claim, or could not claim. It does not retry
-/// them by itself: each process tries such a row once, so that builds that cannot decode it do not
-/// retry it endlessly in alternation. A restarted process tries again.
+/// The ids of the rows that this process could not decode after a claim, or could not claim. The
+/// process does not retry these rows by itself: each process tries such a row once, so that two
+/// builds that cannot decode it do not retry it endlessly in alternation. A restarted process tries
+/// again.
 #[derive(Debug, Default)]
 pub(crate) struct Undecodable(Mutex<HashSet<i64>>);
 
@@ -39,8 +40,8 @@ impl Undecodable {
     }
 }
 
-/// Retries stuck rows at steps that this build knows, a few pages of them in order of id. `after`
-/// is where the next call begins.
+/// Makes stuck rows at steps that this build knows runnable again: a few pages of rows, in order of
+/// id. `after` is the id after which the next call begins.
 pub(crate) async fn retry(
     core: &Arc<Core>,
     connection: &Connection,

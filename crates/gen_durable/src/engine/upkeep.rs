@@ -1,6 +1,6 @@
-//! Upkeep: reaps expired workers, sweeps for rows that the picker missed, collects old rows, and
-//! commits results that waited for rows locked by other transactions. One loop on a thread of its
-//! own; every task has its own interval.
+//! Upkeep: reaps expired workers, sweeps for rows that the picker missed, deletes old rows, and
+//! commits step results that waited for locks of other transactions. Upkeep is one loop on a thread
+//! of its own, and every task has its own interval.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -25,7 +25,7 @@ use crate::{
         connection::Connection,
         fault::Fault,
         lane, lease,
-        pick::{self, Mark, Wanted, give_back},
+        pick::{self, Mark, Wanted, release_claims},
         queue, timer,
     },
     wake::Hint,
@@ -35,11 +35,11 @@ use crate::{
 const REAP_BATCH: i32 = 500;
 /// Maximum number of rows deleted in one statement.
 const COLLECT_BATCH: i32 = 1_000;
-/// The collector keeps settled rows that a live parent may read. It reads them again after this
+/// Retention keeps settled instances that a live parent may read. It checks them again after this
 /// many times `collect_every`.
 const COLLECT_PASS_PAUSE: u32 = 10;
-/// A sweep costs more the more dead index entries there are, so it is limited to this share of the
-/// time.
+/// A sweep costs more if there are more dead index entries, so sweeps use at most one part in this
+/// many of the time.
 const SWEEP_SHARE: u32 = 100;
 /// Bounds for the interval between two sweeps.
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
@@ -47,18 +47,19 @@ const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 /// How often the depth of the queues is measured.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
-/// How often claimed rows that cannot begin are released.
+/// How often upkeep releases claimed rows that have waited too long for a worker task.
 const OVERDUE_EVERY: Duration = Duration::from_millis(500);
-/// How often lanes and partition keys are checked, and how many of them at a time.
+/// How often upkeep checks lanes and partition keys for a lost head, and how many of them at a
+/// time.
 const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const REPAIR_BATCH: i32 = 500;
-/// How often the claims of running steps that ask about a cancel are checked: one statement for all
-/// of them.
+/// How often upkeep checks the claims of running steps that ask whether they were cancelled. One
+/// statement checks all of them.
 const CLAIMS_EVERY: Duration = Duration::from_secs(1);
-/// How often a failed release is tried again.
+/// How often upkeep tries again to release lanes and partition keys after a failed attempt.
 const RELEASE_EVERY: Duration = Duration::from_secs(1);
-/// How often a result that waits for a lock is tried again. The interval grows while the database
-/// is away.
+/// How often upkeep tries again to commit a step result that waits for a lock. The interval grows
+/// while the database cannot be reached.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
 const BLOCKED_EVERY_MAX: Duration = Duration::from_secs(2);
 
@@ -69,7 +70,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     let settings = &core.settings;
     let mut due = Due {
         reap: now + settings.reap_every,
-        // The picker itself begins at the start of the index.
+        // No sweep is due at once, because the first pick also reads from the start of the index.
         sweep: now + SWEEP_EVERY_MIN,
         collect: now + settings.collect_every,
         depth: now,
@@ -95,7 +96,8 @@ pub(crate) async fn run(core: Arc<Core>) {
                 }
                 return;
             }
-            // A result that is put back also notifies. That does not advance the next try.
+            // A result that is set aside again also sends this notification. The notification does
+            // not make the next attempt earlier.
             () = core.blocked.woken() => {
                 due.blocked.get_or_insert_with(Instant::now);
             }
@@ -141,7 +143,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             );
         }
         if core.phase.is_draining() {
-            // A draining engine claims nothing more. Blocked results are still committed above.
+            // A draining engine claims nothing more. It still commits the results that wait for a
+            // lock.
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
             (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
             (due.overdue, due.repair) = (now + OVERDUE_EVERY, now + REPAIR_EVERY);
@@ -244,9 +247,9 @@ impl Due {
     }
 }
 
-/// Claims from the very beginning of the index: rows that committed late, rows that were locked
-/// when the picker read them, and rows with a priority that this process did not know. Returns the
-/// cost, and whether no queue had any rows.
+/// Claims instances from the very beginning of the index. It finds rows that committed late, rows
+/// that were locked when the picker read them, and rows with a priority that this process did not
+/// know. Returns how long the sweep took, and whether no priority of any queue is in use.
 async fn sweep(core: &Arc<Core>, connection: &Connection) -> (Duration, bool) {
     let begun = Instant::now();
     let found = sweep_once(core, connection).await;
@@ -288,8 +291,8 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
             wanted.add(name, room, ranges);
         }
     }
-    // A drain tests this lock: claimed rows must be in their queue before the drain finds the
-    // queues empty.
+    // A drain tests this lock, so that it does not treat the queues as empty before the claimed
+    // rows are in them.
     let _claiming = core.claiming.lock().await;
     if idle || wanted.queues.is_empty() || core.lease.left().is_zero() || core.phase.is_draining() {
         return Ok(idle);
@@ -303,13 +306,15 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     )
     .await;
     let picked = match picked {
-        // The picker may never read this instance, because it may be below the picker's watermarks.
+        // The sweep sets refused instances aside itself. The picker may never read such an
+        // instance, because the instance may be below the picker's watermarks.
         Err(fault) if set_aside(core, connection, &wanted, &fault).await => return Ok(false),
         picked => picked?,
     };
     for row in picked.rows {
-        // If one row was missed, there may be many (a large transaction that committed late), so
-        // the picker's watermark moves back to this row.
+        // The picker has missed this row. It may have missed many others, for example of a large
+        // transaction that committed late, so the hint moves the picker's watermark back to this
+        // row.
         core.wake.hint(Hint {
             queue: row.queue.clone(),
             priority: row.priority,
@@ -321,30 +326,33 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     Ok(false)
 }
 
-/// Makes the rows of expired workers runnable again. Does nothing within one lease after a loss of
-/// contact, because every worker must have had the chance to renew its lease.
+/// Makes the instances of expired workers runnable again. It does nothing for the time of one lease
+/// after this process lost contact with the database, because every worker must have had the chance
+/// to renew its lease.
 async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    // Only the connection of the lease counts: other connections are also closed after a slow
-    // statement.
+    // Only a loss of the lease connection counts as a loss of contact, because other connections
+    // are also closed after a slow statement.
     let lost_contact = || !core.renews() || core.target.lost_contact_within(core.settings.lease);
     if lost_contact() {
         return Ok(());
     }
-    for worker in lease::adopt(connection, core.lease_seconds()).await? {
+    for worker in lease::grant_missing_leases(connection, core.lease_seconds()).await? {
         tracing::warn!(
             worker,
             "worker {worker} holds claims but has no lease row; granting it one lease period"
         );
     }
     let expired = lease::expired(connection, core.lease_seconds(), &core.worker.id).await?;
-    // The query may have been sent before an outage and answered after it, so check again.
+    // The query may have been sent before an outage and answered after it, so the reaper checks
+    // again.
     if lost_contact() {
         return Ok(());
     }
     let mut refused = Ok(());
     for worker in expired {
         match reap_one(core, connection, &worker).await {
-            // An error for one expired worker must not block the rows of the others.
+            // An error for one expired worker must not keep the reaper from the instances of other
+            // expired workers.
             Err(fault @ (Fault::Refused { .. } | Fault::Busy(_))) => refused = Err(fault),
             outcome => outcome?,
         }
@@ -383,12 +391,12 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
     while lease::release_expired(connection, worker, REAP_BATCH).await? > 0 {
         core.wake.wake();
     }
-    lease::bury(connection, worker).await
+    lease::delete_expired_worker(connection, worker).await
 }
 
-/// Releases rows that were claimed ahead and wait too long. Rows are claimed ahead according to the
-/// recent rate of ended steps. If steps suddenly take longer, those rows would wait here while
-/// other processes are idle.
+/// Releases claimed rows that have waited too long for a worker task. The picker claims as many
+/// rows as the recent rate of steps can start soon. If steps suddenly take longer, those rows would
+/// wait in this process while other processes are idle.
 async fn release_overdue(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     for queue in &core.queues {
         let overdue = queue.overdue();
@@ -396,13 +404,13 @@ async fn release_overdue(core: &Arc<Core>, connection: &Connection) -> Result<()
             continue;
         }
         let claims: Vec<_> = overdue.iter().map(|run| run.row.claim()).collect();
-        // The rows leave this process in any case. If the release fails, `release_lost_claims`
-        // finds them later.
+        // This process forgets the rows in any case. If the release fails, `release_lost_claims`
+        // finds their claims later.
         queue.let_go(claims.iter().copied());
         overdue
             .iter()
             .for_each(|run| core.release_suspect(&run.row));
-        give_back(connection, &claims).await?;
+        release_claims(connection, &claims).await?;
         tracing::debug!(
             count = claims.len(),
             "released claims of rows that could not begin in time"
@@ -411,8 +419,8 @@ async fn release_overdue(core: &Arc<Core>, connection: &Connection) -> Result<()
     Ok(())
 }
 
-/// Releases rows that this worker claimed by a pick, if the answer to the pick was lost. This
-/// process does not know of them, and its lease keeps them from all other workers.
+/// Releases the rows that a pick of this worker claimed, if the reply to the pick was lost. This
+/// process does not know that it holds these rows, and its lease keeps all other workers from them.
 async fn release_lost_claims(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     let held = lease::held(
         connection,
@@ -427,7 +435,7 @@ async fn release_lost_claims(core: &Arc<Core>, connection: &Connection) -> Resul
     if lost.is_empty() {
         return Ok(());
     }
-    let count = give_back(connection, &lost).await?;
+    let count = release_claims(connection, &lost).await?;
     tracing::warn!(
         count,
         "released {count} rows that a pick had claimed: its answer was lost"
@@ -437,8 +445,8 @@ async fn release_lost_claims(core: &Arc<Core>, connection: &Connection) -> Resul
 }
 
 /// Repairs lanes and partition keys that have waiting instances and no instance that could run:
-/// they have lost their head, most likely by a manual change of rows. Each call checks a part of
-/// them.
+/// they have lost their head or holder, most likely by a manual change of rows. Each call checks a
+/// part of the lanes and keys.
 async fn repair(connection: &Connection, rounds: &mut lane::RepairCursor) -> Result<(), Fault> {
     let count = lane::repair(connection, rounds, REPAIR_BATCH).await?;
     if count > 0 {
@@ -452,7 +460,8 @@ async fn repair(connection: &Connection, rounds: &mut lane::RepairCursor) -> Res
     Ok(())
 }
 
-/// Deletes a page of settled instances past their retention. Returns whether there may be more.
+/// Deletes a page of settled instances after the end of their retention. Returns whether there may
+/// be more.
 async fn collect_some(core: &Core, connection: &Connection) -> bool {
     let pause = core.settings.collect_every * COLLECT_PASS_PAUSE;
     match collect(
@@ -551,8 +560,8 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Tries to commit the results that wait for a lock of another transaction. Returns when to try
-/// again, if any are left.
+/// Tries to commit the step results that wait for a lock of another transaction. Returns when to
+/// try again, if any results are left.
 async fn commit_blocked(
     core: &Arc<Core>,
     connection: &Connection,

@@ -1,4 +1,5 @@
-//! Running steps that ask whether they still have their claim: one query for all of them.
+//! Reports to running steps, if they ask, whether their claim is still valid. One query checks the
+//! claims of all steps that ask.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,10 +13,11 @@ use tokio::sync::Notify;
 
 use crate::store::{connection::Connection, fault::Fault, lease, row::Claim};
 
-/// The running steps of this process that asked. Upkeep queries their claims while there are any.
+/// The running steps of this process that asked for their claim. While there are any, upkeep
+/// queries the claims.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Locked only briefly, never across an await.
+    /// The mutex is held only briefly, and never across an await.
     asked: Mutex<HashMap<u64, (Claim, Arc<Flag>)>>,
     serial: AtomicU64,
     notify: Notify,
@@ -36,7 +38,8 @@ impl Flag {
     async fn lost(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Register before the check, so that a notification in between is not missed.
+            // Registers for a notification before the check, so that a notification between the
+            // check and the wait is not missed.
             changed.as_mut().enable();
             if self.lost.load(Ordering::SeqCst) {
                 return;
@@ -65,12 +68,13 @@ impl Watch {
         self.asked().is_empty()
     }
 
-    /// Waits until a step asks for the first time.
+    /// Waits until a step asks for its claim for the first time.
     pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 
-    /// Checks the claims of all steps that asked: one statement, or none.
+    /// Checks the claims of all steps that asked, in one statement. If no step asked, it sends
+    /// none.
     pub(crate) async fn look(&self, connection: &Connection) -> Result<(), Fault> {
         let claims: HashSet<Claim> = self.asked().values().map(|(claim, _)| *claim).collect();
         if claims.is_empty() {
@@ -89,7 +93,7 @@ impl Watch {
     }
 }
 
-/// Reports to a step whether it still has its claim. It costs nothing until the step asks.
+/// Reports to a step whether it still has its claim. The token costs nothing until the step asks.
 #[derive(Debug)]
 pub(crate) struct Token {
     watch: Arc<Watch>,
@@ -123,7 +127,8 @@ impl Token {
 }
 
 impl Drop for Token {
-    /// Marks the claim as lost when the run is over, so that code that the step left behind stops.
+    /// Marks the claim as lost when the run of the step is over, so that tasks that the step
+    /// spawned and that still run can stop.
     fn drop(&mut self) {
         self.watch.asked().remove(&self.serial);
         self.flag.lose();

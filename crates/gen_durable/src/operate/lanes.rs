@@ -9,8 +9,8 @@ use crate::{
     store::{
         explain::{Blocker, Explanation},
         fault::Fault,
-        lane::{self, Unblock},
         keyed::{self, LaneInfo},
+        lane::{self, Unblock},
     },
 };
 
@@ -55,7 +55,7 @@ impl Operate {
             .pool
             .apart(move |connection| async move {
                 let done = lane::unblock(&connection, &key, &act).await?;
-                // Read the lane only to explain the refusal.
+                // Reads the lane only to explain why the call was rejected.
                 let found = if done.is_none() {
                     keyed::one(&connection, &key).await?
                 } else {

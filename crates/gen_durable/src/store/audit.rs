@@ -1,4 +1,5 @@
-//! The audit log: records of the actions of people.
+//! The audit log: one record for each action of an operator in the dashboard or on the command
+//! line.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -23,11 +24,15 @@ sql!(
 sql!(END, "audit_end.sql", [INT8, TEXT, TEXT, BOOL, TEXT]);
 sql!(LIST, "audit.sql", [INT8, INT4]);
 
-/// The largest page of the audit log.
+/// The largest number of audit records that one call returns.
 const PAGE_MAX: usize = 200;
 
-/// Records an action that is about to begin. Returns the id of the record.
-pub(crate) async fn begin(connection: &Connection, entry: &AuditEntry) -> Result<Option<i64>, Fault> {
+/// Inserts an audit record for an action of an operator, before the action begins. Returns the id
+/// of the record.
+pub(crate) async fn begin(
+    connection: &Connection,
+    entry: &AuditEntry,
+) -> Result<Option<i64>, Fault> {
     let AuditEntry {
         actor,
         source,
@@ -38,14 +43,16 @@ pub(crate) async fn begin(connection: &Connection, entry: &AuditEntry) -> Result
     let rows = connection
         .query(
             &BEGIN,
-            &[actor, source, channel, action, subject, &KEPT_MAX, &KEPT_DAYS],
+            &[
+                actor, source, channel, action, subject, &KEPT_MAX, &KEPT_DAYS,
+            ],
         )
         .await?;
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
-/// Records how an action ended. Returns `false` if its end was recorded before, or if the record
-/// has been deleted.
+/// Adds the outcome of an operator's action to its audit record. Returns `false` if the record
+/// already has an outcome, or if it has been deleted.
 pub(crate) async fn end(
     connection: &Connection,
     id: i64,
@@ -53,45 +60,49 @@ pub(crate) async fn end(
     succeeded: bool,
     outcome: &str,
 ) -> Result<bool, Fault> {
-    let params: &[Param<'_>] = &[&id, &entry.act, &entry.subject, &succeeded, &outcome];
+    let params: &[Param<'_>] = &[&id, &entry.action, &entry.subject, &succeeded, &outcome];
     Ok(!connection.act_alone(&END, params).await?.is_empty())
 }
 
-/// A recorded action.
+/// A record of the audit log: one action of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditRecord {
-    /// The id of the record. Ids rise with time.
+    /// The id of the record. A later record has a larger id.
     pub id: i64,
     /// When the action began.
     pub at: Timestamp,
-    /// The authenticated user.
+    /// The authenticated user that performed the action.
     pub actor: String,
     /// The address that the action came from, if it is known.
     pub source: Option<String>,
-    /// The tool that was used: `dashboard`, `command`.
+    /// The tool with which the operator performed the action: `dashboard` or `command`.
     pub channel: String,
-    /// The action.
+    /// The name of the action.
     pub action: String,
-    /// The object of the action.
+    /// The object of the action, for example an instance or a queue.
     pub subject: String,
-    /// Whether the action succeeded. `None`: its end was never recorded, so the action may have
-    /// happened or not.
+    /// Whether the action succeeded. `None`: the outcome was never recorded, so it is unknown
+    /// whether the action happened.
     pub succeeded: Option<bool>,
-    /// The outcome, in words.
+    /// The outcome of the action, in words.
     pub outcome: Option<String>,
     /// When the action ended.
     pub ended_at: Option<Timestamp>,
 }
 
 impl Inspect {
-    /// Returns recorded actions, the newest first: those with an id below `before`, at most `limit`
-    /// of them (200 at the most).
+    /// Returns records of the audit log with an id below `before`, the newest first: at most
+    /// `limit` records, and never more than 200.
     ///
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<AuditRecord>, Error> {
+    pub async fn audit(
+        &self,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<AuditRecord>, Error> {
         let limit = i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1);
         self.read("read the audit log", move |connection| async move {
             connection

@@ -1,5 +1,5 @@
-//! Retention: deletes settled instances after their retention, and consumed signals that are kept
-//! only for their dedup keys.
+//! Retention: deletes settled instances after the end of their retention, and consumed signals,
+//! which are stored only so that their dedup keys stay known.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ sql!(
 );
 
 /// Deletes up to about `limit` settled instances that are past their retention. Returns how many
-/// were deleted, and whether there may be more. Instances that a pass had to keep are read again no
-/// sooner than `pause_seconds` after that pass began.
+/// instances were deleted, and whether there may be more. An instance that one pass had to keep is
+/// read again by a later pass, no sooner than `pause_seconds` after the first pass began.
 pub(crate) async fn collect(
     connection: &Connection,
     retention: Retention,
@@ -41,7 +41,7 @@ pub(crate) async fn collect(
         .map_or(Ok((0, false)), |row| Ok((column(row, 0)?, column(row, 1)?)))
 }
 
-/// Stores the retention of these queues, for the collectors of all engines.
+/// Stores the retention of these queues in the database, where the upkeep of every worker reads it.
 pub(crate) async fn declare_retentions(
     connection: &Connection,
     retentions: &[(Queue, Retention)],
@@ -59,8 +59,8 @@ pub(crate) async fn declare_retentions(
 }
 
 /// Deletes up to `limit` signals that were consumed more than `retention_seconds` ago. Returns how
-/// many were deleted, and the time at which the next page may begin: the index entries before that
-/// time point only to deleted rows.
+/// many signals were deleted, and the consumption time at which the next call may begin to read:
+/// the index entries before that time point only to deleted rows.
 pub(crate) async fn collect_signals(
     connection: &Connection,
     from: Timestamp,

@@ -1,5 +1,5 @@
-//! One connection, owned by one thread. It prepares the statements that it sends, counts them, and
-//! reconnects after a loss.
+//! A connection to Postgres that belongs to one thread. It prepares and counts the statements that
+//! it sends, and reconnects after it was lost.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,52 +20,55 @@ use super::{Sql, fault::Fault, link::Link, target::Target};
 /// A parameter of a statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
-/// How long a statement waits for a lock that another transaction holds. The statements behind it
-/// in the pipeline wait as long.
+/// How long a statement waits for a lock that another transaction holds. Statements that are sent
+/// later on the same connection wait for that statement.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// The lock wait of a statement that has been refused the lock before. Such a statement is sent
 /// many times, so each try is short.
 const LOCK_WAIT_AGAIN: Duration = Duration::from_millis(5);
-/// The pause before a statement that did not get its lock is sent again: the first one and the
-/// longest one. Each pause is jittered.
+/// The first pause and the longest pause before a statement that did not get its lock is sent
+/// again. Each pause is jittered.
 const LOCK_RETRY_FIRST: Duration = Duration::from_millis(20);
 const LOCK_RETRY_MAX: Duration = Duration::from_millis(500);
-/// After this long the caller gets an error that says that the lock is still held.
+/// If a statement has not got its lock after this time, its caller gets an error, which says that
+/// another transaction still holds the lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// After a failed try to connect, the next one waits for a random part of this time, at least a
-/// half: many processes lose their database at the same moment.
+/// After a failed attempt to connect, the connection waits for a random part of this time, at least
+/// half of it, before the next attempt. Many processes may lose the database at the same moment,
+/// and must not all reconnect at once.
 const RECONNECT_JITTER: Duration = Duration::from_millis(250);
 /// How long the request to cancel a statement may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that opens when it is first needed, and opens again after it broke. Not `Send`: it
-/// stays on its thread.
+/// A connection that opens when it is first needed, and opens again after it broke. The type is not
+/// `Send`, so a connection stays on its thread.
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Arc<Target>,
     /// The open connection, if there is one.
     client: RefCell<Option<Rc<Live>>>,
-    /// Held while connecting, so that concurrent callers open one connection and not several.
+    /// A caller holds this mutex while it connects, so that concurrent callers open one connection
+    /// and not several.
     connecting: tokio::sync::Mutex<()>,
-    /// How many tries to connect have failed, and the error of the last one.
+    /// How many attempts to connect have failed, and the error of the last attempt.
     failures: Cell<u64>,
     failure: RefCell<Option<Fault>>,
-    /// No try to connect is made before this time.
+    /// The earliest time of the next attempt to connect.
     not_before: Cell<Option<Instant>>,
     /// How long a statement may take on this connection. `None`: as long as [`Target`] allows.
     deadline: Cell<Option<Duration>>,
     role: Role,
-    /// Whether this is the connection of a lease, and the last try to open it has failed. While it
-    /// is true, the loops open no connections.
+    /// True if this is the connection of a lease, and the last attempt to open it has failed. While
+    /// the flag is true, the loops of the engine open no connections.
     waits: Cell<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// Carries a worker's lease. Its loss counts as loss of contact for the whole process, and it
-    /// is opened before the connections of the loops.
+    /// The connection renews a worker's lease. If it is lost, the whole process counts as having
+    /// lost contact. It is opened before the connections of the loops.
     Lease,
-    /// Serves a loop of an engine, which can do nothing useful without a lease.
+    /// The connection serves a loop of an engine. The loop can do nothing useful without a lease.
     Loop,
     Call,
 }
@@ -106,7 +109,8 @@ impl Connection {
     }
 
     /// Creates the connection of a loop of an engine. While the connection of the lease cannot be
-    /// opened, this one is closed: the server may have no free connection left.
+    /// opened, the loop's connection is closed, because the server may have no other free
+    /// connection for the lease.
     pub(crate) fn for_loop(target: Arc<Target>) -> Connection {
         Connection::of(target, Role::Loop)
     }
@@ -126,9 +130,9 @@ impl Connection {
         &self.target
     }
 
-    /// Sends one statement and reads its whole result. The statement has committed when this
-    /// returns, unless a transaction is open: a result is complete only with ReadyForQuery, which
-    /// Postgres sends after the commit.
+    /// Sends one statement and reads its whole result. When this function returns, the statement
+    /// has committed, unless a transaction is open: a result is complete only with ReadyForQuery,
+    /// which Postgres sends after the commit.
     pub(crate) async fn query(
         &self,
         sql: &'static Sql,
@@ -173,7 +177,8 @@ impl Connection {
     }
 
     /// Sends one statement as a transaction of its own that waits in Postgres's lock queue for up
-    /// to [`LOCK_PATIENCE`]. For connections that the caller does not share.
+    /// to [`LOCK_PATIENCE`]. For a connection that only this caller uses, because later statements
+    /// on the connection wait too.
     pub(crate) async fn act_alone(
         &self,
         sql: &'static Sql,
@@ -203,9 +208,9 @@ impl Connection {
                 .await;
         }
         // `statement_timeout` makes the server end a statement that no caller waits for any more,
-        // so that it does not keep its locks. `synchronous_commit` is set from `off` to `on`,
-        // because an acknowledged statement must be durable, whatever the role or the database is
-        // set to.
+        // so that the statement does not keep its locks. `synchronous_commit` is set from `off` to
+        // `on`, because an acknowledged statement must be durable, whatever the role or the
+        // database is set to.
         let begin = format!(
             "begin; set local lock_timeout = {}; set local statement_timeout = {}; \
              select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
@@ -229,8 +234,8 @@ impl Connection {
         .await
     }
 
-    /// Reads a result within the deadline. After the deadline the connection is closed, and if
-    /// `cancel` is true, the server is asked to cancel the statement.
+    /// Waits for the result of a statement until the deadline. After the deadline, it closes the
+    /// connection and, if `cancel` is true, asks the server to cancel the statement.
     async fn answer<T>(
         &self,
         live: &Rc<Live>,
@@ -254,8 +259,8 @@ impl Connection {
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
-            // The connection stays usable if the statement was only cancelled, or refused because
-            // of the state of the server.
+            // If the server only cancelled the statement, or refused it because of the server's
+            // state, the connection stays usable.
             if live.link.is_closed() || matches!(fault, Fault::Lost(_)) {
                 self.drop_client(live);
             }
@@ -268,7 +273,7 @@ impl Connection {
         self.client.borrow_mut().take();
     }
 
-    /// Sends a statement. With `begin`, the statement is sent between that text and a COMMIT, in
+    /// Sends a statement. With `begin`, it sends the text of `begin`, the statement and a COMMIT in
     /// one round trip.
     async fn send(
         &self,
@@ -297,7 +302,7 @@ impl Connection {
                     self.target.set_unnamed();
                 }
                 // The schema was migrated after the statement was prepared, so the prepared plan no
-                // longer fits. The server refused it before it ran.
+                // longer fits. The server refused the statement before it ran.
                 Err(error) if error.code().is_some_and(|code| code.code() == "0A000") => {
                     live.prepared.borrow_mut().remove(sql.name);
                     let statement = self.statement(live, sql).await?;
@@ -351,8 +356,9 @@ impl Connection {
         if let Some(live) = self.live() {
             return Ok(live);
         }
-        // A try to connect that failed while this caller waited for the mutex counts for this
-        // caller too. So the last of many callers waits no longer than the first.
+        // If an attempt to connect failed while this caller waited for the mutex, this caller gets
+        // the same error and does not try again. So the last of many callers waits no longer than
+        // the first.
         if self.failures.get() != failures
             && let Some(fault) = &*self.failure.borrow()
         {
@@ -362,8 +368,9 @@ impl Connection {
         if let Some(not_before) = self.not_before.take() {
             tokio::time::sleep_until(not_before.into()).await;
         }
-        // The deadline of this connection may be shorter than the common one: the loop that renews
-        // a lease must notice a silent server before the lease expires.
+        // The deadline of this connection may be shorter than the statement timeout of all
+        // connections: the loop that renews a lease must notice a silent server before the lease
+        // expires.
         let connected = match tokio::time::timeout(self.deadline(), self.target.connect()).await {
             Ok(connected) => connected,
             Err(_) => Err(Fault::Away(format!(
@@ -412,8 +419,7 @@ impl Connection {
     }
 
     /// Records a loss of contact if this is the connection of a lease. Other connections are also
-    /// lost because a statement was too slow, which says nothing about the contact of other
-    /// workers.
+    /// closed after a slow statement, which does not show that the database was unreachable.
     fn lost_contact(&self) {
         if self.role == Role::Lease {
             self.target.lost_contact();
@@ -434,9 +440,9 @@ impl Drop for Connection {
 }
 
 impl Live {
-    /// Runs a statement between `begin` and a COMMIT, if `begin` is given. All three are sent when
-    /// this future is first polled, and nothing is sent between them. So the transaction has ended
-    /// whether the statement succeeds or fails.
+    /// Runs a statement between `begin` and a COMMIT, if `begin` is given. All three messages are
+    /// sent when this future is first polled, with no other message between them. So the
+    /// transaction has ended when the future resolves, whether the statement succeeds or fails.
     async fn in_transaction<T>(
         &self,
         begin: Option<&str>,
@@ -460,7 +466,7 @@ fn is_pooler_error(code: &str) -> bool {
     matches!(code, "26000" | "42P05" | "08P01" | "22P03" | "42P18")
 }
 
-/// Adds the meaning for the caller to an error about a lock that was not released.
+/// Adds to the text of a lock error that another transaction still holds the lock.
 fn still_held(fault: Fault) -> Fault {
     match fault {
         Fault::Busy(message) => Fault::Busy(format!(
@@ -470,7 +476,7 @@ fn still_held(fault: Fault) -> Fault {
     }
 }
 
-/// Returns a random part of a duration, at least a half of it.
+/// Returns a random part of a duration, at least half of the duration.
 fn jittered(pause: Duration) -> Duration {
     let random = u32::try_from(RandomState::new().hash_one(()) % 1024).unwrap_or_default();
     pause / 2 + pause / 2048 * random

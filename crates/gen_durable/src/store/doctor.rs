@@ -16,14 +16,15 @@ sql!(TUPLES, "tuples.sql", []);
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct Snapshot {
-    /// `transaction`, `prepared` (a prepared transaction) or `slot` (a replication slot).
+    /// The kind of the snapshot's owner: `transaction`, `prepared` (a prepared transaction) or
+    /// `slot` (a replication slot).
     pub kind: String,
     pub pid: i32,
     pub user: String,
     /// The application name of the session, or the name of the prepared transaction or of the slot.
     pub name: String,
     pub state: String,
-    /// The age in seconds; for a slot, in transactions.
+    /// The age of the snapshot: in seconds, or in transactions for a replication slot.
     pub age: f64,
     /// The last query of the session.
     pub query: String,
@@ -43,8 +44,8 @@ pub struct TableInfo {
 }
 
 impl Inspect {
-    /// Returns the server settings that durability or speed depend on, by name; and besides them
-    /// `now`, `client_backends` and `in_recovery`.
+    /// Returns the server settings that durability or speed depend on, by name. Adds three values
+    /// that are not settings: `now`, `client_backends` and `in_recovery`.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl Inspect {
     }
 
     /// Returns the snapshots that are older than this many seconds. Vacuum must keep every row
-    /// version that they can see.
+    /// version that such a snapshot can see.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{new_instance::New, error::Error};
+use crate::{error::Error, new_instance::New};
 
 sql!(prepared INSERT, "enqueue.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY,
@@ -28,12 +28,12 @@ sql!(bounded KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT, TEXT]);
 
 /// The largest number of single enqueues that share one statement.
 const GATHERED_MAX: usize = 1_000;
-/// A batch of one caller that is larger than this uses a connection of its own, so that other
-/// callers do not wait behind it.
+/// If a batch of one caller is larger than this, it is sent on a connection of its own, so that
+/// other callers do not wait behind it.
 const SHARED_BYTES_MAX: usize = 1024 * 1024;
 
-/// The result of inserting one instance. If its key was taken, the id is that of the holder and
-/// `is_new` is false.
+/// The result of inserting one instance. If another instance already holds the key, `id` is the id
+/// of that instance and `is_new` is false.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inserted {
     pub(crate) id: i64,
@@ -93,7 +93,8 @@ impl<'a> Columns<'a> {
 }
 
 /// Inserts one instance. Enqueues that arrive while a statement is running are gathered, and share
-/// the next one. Enqueues that may wait for another transaction are gathered separately.
+/// the next statement. Enqueues that may have to wait for another transaction share separate
+/// statements.
 pub(crate) async fn one(pool: &Pool, new: New) -> Result<Inserted, Error> {
     let route = route(new.is_keyed());
     let (answered, begins) = gather(pool, route).add(new);
@@ -140,8 +141,8 @@ async fn flush(pool: &Pool, connection: &Connection, route: Route) {
                 }
             }
             // An instance that is refused, or that waits for another transaction, must not fail or
-            // delay the others. Each instance is sent in a statement of its own, concurrently with
-            // the next batch.
+            // delay the other instances of the batch. So each instance is sent in a statement of
+            // its own, concurrently with the next batch.
             Err(fault)
                 if matches!(fault, Fault::Busy(_))
                     || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
@@ -180,7 +181,8 @@ pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, E
         }
     };
     let done = match (count, bytes) {
-        // Takes no longer than a batch of gathered single enqueues, so it may share the connection.
+        // A batch of this size takes no longer than a batch of gathered single enqueues, so it may
+        // share their connection.
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if keyed => pool.act(whole(news)).await?,
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) => pool.call(whole(news)).await?,
         (_, ..=GATHERED_BYTES_MAX) => pool.apart(whole(news)).await?,
@@ -203,8 +205,8 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
         })
         .await;
     if ended.is_err() {
-        // It is unknown whether the transaction has ended, so the connection must not be used
-        // again.
+        // After the fault it is unknown whether the transaction has ended, so the connection must
+        // not be used again.
         connection.reset();
     }
     let inserted = inserted?;
@@ -228,8 +230,8 @@ async fn chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, 
     Ok(inserted)
 }
 
-/// Inserts an instance in the caller's transaction: it exists if and only if that transaction
-/// commits.
+/// Inserts an instance in the caller's transaction: the instance exists if and only if that
+/// transaction commits.
 pub(crate) async fn within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -248,16 +250,16 @@ pub(crate) async fn within<T: Transaction>(
 /// not committed yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// Once, briefly.
+    /// The insert waits once, briefly.
     None,
-    /// Repeatedly, for a bounded time.
+    /// The insert waits repeatedly, for a bounded time.
     Bounded,
-    /// As long as any statement of an open transaction waits.
+    /// The insert waits as long as any statement in the caller's open transaction would wait.
     Transaction,
 }
 
-/// Inserts instances in one statement. If the statement is its own transaction, it also assigns
-/// lane positions; otherwise the next pick assigns them.
+/// Inserts instances in one statement. If the statement is a transaction of its own, it also
+/// assigns lane positions. Otherwise the next pick of a worker assigns them.
 async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,

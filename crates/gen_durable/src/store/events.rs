@@ -1,4 +1,5 @@
-//! The event log: appends events, assigns their positions, finds new ones, reads and trims.
+//! The event log: appends events, assigns their log positions, finds new events, reads events, and
+//! deletes old ones.
 
 use std::{
     rc::Rc,
@@ -50,8 +51,8 @@ sql!(
 
 /// The largest number of single events that share one statement.
 const GATHERED_MAX: usize = 1_000;
-/// A batch of one caller that is larger than this uses a connection of its own, so that other
-/// callers do not wait behind it.
+/// If a batch of one caller is larger than this, it is sent on a connection of its own, so that
+/// other callers do not wait behind it.
 const SHARED_BYTES_MAX: usize = 1024 * 1024;
 /// A call with more bytes than this is refused before anything is sent: the server accepts no
 /// message of 1 GiB.
@@ -62,7 +63,8 @@ const DISCOVER_MAX: i32 = 10_000;
 /// The engines of this process that a pool wakes when events are appended.
 #[derive(Debug, Default)]
 pub(crate) struct LogWakes {
-    /// Engines that assign positions and project. The mutex is never held over an await.
+    /// Engines that assign log positions and run projections. The mutex is never held over an
+    /// await.
     wakes: Mutex<Vec<Weak<LogWake>>>,
 }
 
@@ -84,7 +86,8 @@ impl LogWakes {
         }
     }
 
-    /// Wakes the engines, with a hint that an event without a position is about to be committed.
+    /// Wakes the engines, with a hint that an event without a log position is about to be
+    /// committed.
     pub(crate) fn wake_for_unplaced(&self) {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         wakes
@@ -93,7 +96,7 @@ impl LogWakes {
             .for_each(|notify| notify.wake());
     }
 
-    /// Wakes the engines, with a hint that a run was requested.
+    /// Wakes the engines, with a hint that a run of a projection was requested.
     pub(crate) fn wake_runs(&self) {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         wakes
@@ -103,7 +106,7 @@ impl LogWakes {
     }
 }
 
-/// The position that an appended event got. `None`: it has no position yet.
+/// The log position that an appended event got. `None`: the event has no position yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub(crate) position: Option<i64>,
@@ -154,7 +157,7 @@ impl<'a> Columns<'a> {
 }
 
 /// Appends one event. Events that arrive while a statement is running are gathered, and share the
-/// next one.
+/// next statement.
 pub(crate) async fn one(pool: &Pool, fact: NewEvent) -> Result<Placed, Error> {
     let (answered, begins) = pool.inner.gathers.events.add(fact);
     if begins {
@@ -188,8 +191,8 @@ async fn flush(pool: &Pool, connection: &Connection) {
                 }
             }
             // An event that is refused, or that waits for the locked head of a tenant's log, must
-            // not fail or delay the others. Each event is sent in a statement of its own,
-            // concurrently with the next batch.
+            // not fail or delay the other events of the batch. So each event is sent in a statement
+            // of its own, concurrently with the next batch.
             Err(fault)
                 if matches!(fault, Fault::Busy(_))
                     || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
@@ -244,7 +247,8 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<NewEvent>) -> Result<Vec<Placed
     done.map_err(|fault| fault.into_error("record events"))
 }
 
-/// Appends events in the caller's transaction. They get their positions after it has committed.
+/// Appends events in the caller's transaction. The events get their log positions after that
+/// transaction has committed.
 pub(crate) async fn within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -257,7 +261,7 @@ pub(crate) async fn within<T: Transaction>(
 }
 
 /// Appends events in a transaction of its own. With `patient`, it tries again while another
-/// transaction holds the head of a log.
+/// transaction holds a lock on the log head of a tenant.
 async fn append<'a>(
     connection: &Connection,
     facts: impl Iterator<Item = &'a NewEvent> + Clone,
@@ -298,9 +302,10 @@ fn first(placed: Result<Vec<Placed>, Fault>) -> Result<Placed, Error> {
         .ok_or_else(|| Error::broken("the database returned no row for an event"))
 }
 
-/// Assigns positions to the events of these tenants that have none. Skips each tenant with a locked
-/// log head. Returns the other tenants, with the number of events that got a position. With `all`,
-/// it reads from the beginning of the index, and not only from the last poll on.
+/// Assigns positions to the events of these tenants that have none. Skips each tenant that has a
+/// locked log head. Returns the other tenants, each with the number of its events that got a
+/// position. With `all`, it reads the index from the beginning, and not only the events since the
+/// last poll.
 pub(crate) async fn place(
     connection: &Connection,
     tenants: &[String],
@@ -315,11 +320,11 @@ pub(crate) async fn place(
 /// How far a poll for new events has read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Looked {
-    /// Every event that is visible in this snapshot has been read. `None`: the next poll reads from
-    /// the beginning.
+    /// The snapshot of the last poll: every event that is visible in it has been read. `None`: the
+    /// next poll reads from the beginning.
     pub(crate) snapshot: Option<String>,
-    /// The largest arrival number that has been read. `None`: only events without a position are
-    /// searched.
+    /// The largest arrival number that has been read. `None`: the poll searches only events without
+    /// a log position.
     pub(crate) arrival_no: Option<i64>,
 }
 
@@ -328,7 +333,7 @@ pub(crate) struct Looked {
 pub(crate) struct News {
     /// Tenants with events that have no position yet.
     pub(crate) unplaced: Vec<String>,
-    /// Tenants with new events, and the highest position among these events.
+    /// Tenants with new events, each with the highest log position among its new events.
     pub(crate) placed: Vec<(String, i64)>,
     pub(crate) looked: Looked,
 }
@@ -336,7 +341,10 @@ pub(crate) struct News {
 /// Finds the events that are new since the last poll.
 pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<News, Fault> {
     let rows = connection
-        .query(&DISCOVER, &[&since.snapshot, &since.arrival_no, &DISCOVER_MAX])
+        .query(
+            &DISCOVER,
+            &[&since.snapshot, &since.arrival_no, &DISCOVER_MAX],
+        )
         .await?;
     let mut news = News::default();
     for row in &rows {
@@ -365,7 +373,8 @@ pub(crate) enum Which {
     Instance(i64),
 }
 
-/// Reads events in order, after a position. For an instance, `after` is an arrival number.
+/// Reads events in order, after the log position `after`. If the events of an instance are
+/// selected, `after` is an arrival number.
 pub(crate) async fn read(
     connection: &Connection,
     which: &Which,
@@ -407,14 +416,14 @@ fn event_row(row: &Row) -> Result<EventRow, Fault> {
     })
 }
 
-/// Returns the position of a tenant's last event that has one; 0 if there is none.
+/// Returns the largest log position in a tenant's log, or 0 if no event has a position.
 pub(crate) async fn log_position(connection: &Connection, tenant: &str) -> Result<i64, Fault> {
     let rows = connection.query(&LAST_POSITION, &[&tenant]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// Returns tenants that have a log, with the position of their last event, in order, after the
-/// given tenant.
+/// Returns the tenants that have a log, ordered by name and beginning after the given tenant, each
+/// with the position of its last event.
 pub(crate) async fn tenants(
     connection: &Connection,
     after: Option<&str>,
@@ -430,52 +439,52 @@ pub(crate) async fn tenants(
 #[derive(Debug)]
 pub(crate) struct Trim<'a> {
     pub(crate) tenant: &'a str,
-    /// The last position that may be deleted.
+    /// The log position of the last event that may be deleted.
     pub(crate) to: i64,
     pub(crate) older_seconds: Option<f64>,
     /// Whether to delete events that a projection or a run has not read yet.
-    pub(crate) abandon: bool,
-    /// Projections that read every log. A projection that has not begun with this log counts as
-    /// having read nothing.
+    pub(crate) force: bool,
+    /// Projections that read the log of every tenant. If such a projection has not begun with this
+    /// log, it counts as having read nothing, so that no event is deleted without `force`.
     pub(crate) followers: &'a [String],
     pub(crate) limit: i32,
 }
 
-/// Deletes old events. Returns how many.
+/// Deletes old events of one log. Returns how many events were deleted.
 pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64, Fault> {
     let Trim {
         tenant,
         to,
         older_seconds,
-        abandon,
+        force,
         followers,
         limit,
     } = trim;
     let rows = connection
-        .query(
-            &TRIM,
-            &[tenant, to, older_seconds, abandon, limit, followers],
-        )
+        .query(&TRIM, &[tenant, to, older_seconds, force, limit, followers])
         .await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// One page of the walk over the logs of all tenants that deletes old events.
+/// One page of the pass over the logs of all tenants that deletes old events.
 #[derive(Debug)]
 pub(crate) struct TrimPage<'a> {
     pub(crate) older_seconds: f64,
-    /// Projections that read every log. A projection that has not begun with a log counts as having
-    /// read nothing of it.
+    /// Projections that read the log of every tenant. If such a projection has not begun with a
+    /// log, it counts as having read nothing of that log, and no event of it is deleted.
     pub(crate) followers: &'a [&'static str],
     pub(crate) tenants: i32,
     pub(crate) events: i32,
-    /// How long the walk pauses after the last tenant.
+    /// How long the pass pauses after the last tenant.
     pub(crate) idle_seconds: f64,
 }
 
-/// Deletes old events of the next page of tenants, unless another worker is working on it. Returns
-/// whether the next page may follow at once.
-pub(crate) async fn _trim_logs(connection: &Connection, page: &TrimPage<'_>) -> Result<bool, Fault> {
+/// Deletes old events of the next page of tenants, unless another worker is processing a page.
+/// Returns whether the next page may be processed at once.
+pub(crate) async fn _trim_logs(
+    connection: &Connection,
+    page: &TrimPage<'_>,
+) -> Result<bool, Fault> {
     let TrimPage {
         older_seconds,
         followers,

@@ -1,6 +1,6 @@
-//! Explains why an instance does not run: the conditions of the picker, in the order in which the
-//! picker applies them. For an instance that waits in a lane or for its partition, it also explains
-//! why the instance before it has not settled.
+//! Explains why an instance does not run: lists the conditions of the picker that the instance does
+//! not meet, in the order in which the picker applies them. If the instance waits in a lane or for
+//! its partition, the module also explains why the instance that it waits for has not settled.
 
 use std::collections::HashMap;
 
@@ -28,18 +28,18 @@ const CHILDREN_NAMED_MAX: i32 = 10;
 /// the partition holder for which the head waits. A partition holder waits for no other instance.
 const LEVELS_MAX: u8 = 3;
 
-/// A row that this many workers have crashed with is a suspect. The predicate of
-/// `instances_suspects` has the same number.
+/// An instance is a suspect if this many workers crashed while they held its claim. The predicate
+/// of the index `instances_suspects` has the same number.
 const SUSPECT_CRASHES: i16 = 2;
 
-/// The signals and children of an instance, counted.
+/// The numbers of unconsumed signals and of children of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Relations {
-    /// Signals that no step has consumed, counted by name. Those of a settled instance are
+    /// Signals that no step has consumed, counted by name. Signals of a settled instance are
     /// undelivered.
     pub signals: Vec<(String, i64)>,
-    /// The children of all its spawns, counted by status.
+    /// The children that the instance has spawned, counted by status.
     pub children: Vec<(Status, i64)>,
 }
 
@@ -58,13 +58,13 @@ pub struct PendingChild {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The instance.
+    /// The instance that is explained.
     pub instance: Instance,
     /// The time of the schema's clock when the explanation was made.
     pub now: Timestamp,
     /// The conditions that keep the instance from running, in the order in which the picker applies
-    /// them. The first one is the answer. If the list is empty, the instance is due and the next
-    /// pick of a worker claims it.
+    /// them. The first condition is the reason why the instance does not run now. If the list is
+    /// empty, the instance is due and the next pick of a worker claims it.
     pub blockers: Vec<Blocker>,
 }
 
@@ -73,14 +73,14 @@ pub struct Explanation {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum Blocker {
-    /// The instance has settled, and does not run again unless an operator retries it. A
-    /// `CancelledStepRunning` may be next in the list.
+    /// The instance has settled, and does not run again unless an operator retries it. If its step
+    /// still runs, the next entry of the list is `CancelledStepRunning`.
     Settled {
         status: Status,
         error: Option<String>,
     },
-    /// The instance is running. `host` and `pid` are null if the worker's row is gone. `alive` says
-    /// whether its lease has not expired.
+    /// A worker runs the instance. `host` and `pid` are `None` if the row of the worker is deleted.
+    /// `alive` says whether the worker's lease is valid.
     Executing {
         worker: String,
         host: Option<String>,
@@ -96,30 +96,30 @@ pub enum Blocker {
         pid: Option<i32>,
         alive: bool,
     },
-    /// The instance waits for one of these signals. `signals` counts the signals in its inbox, none
-    /// of which is awaited.
+    /// The instance waits for one of these signals. `signals` counts the signals in its inbox; the
+    /// instance waits for none of them.
     AwaitingSignal {
         names: Vec<String>,
         since: Timestamp,
         deadline: Option<Timestamp>,
         signals: Vec<(String, i64)>,
     },
-    /// The instance waits for children. The first few of them are named.
+    /// The instance waits for children. The list names the first 10 children that have not settled.
     AwaitingChildren {
         pending: i32,
         any: bool,
         deadline: Option<Timestamp>,
         children: Vec<PendingChild>,
     },
-    /// The instance waits in a lane behind `ahead` others, counted up to 10,001. The first of these
-    /// is the head of the lane; its explanation says why it has not settled.
+    /// The instance waits in a lane behind `ahead` other instances, counted up to 10,001. The first
+    /// of them is the head of the lane; the explanation of the head says why it has not settled.
     Queued {
         lane: String,
         ahead: i64,
         head: Box<Explanation>,
     },
     /// The instance has arrived at its lane or under its partition key, and awaits placement: the
-    /// next pick of any live worker does that.
+    /// next pick of any live worker gives it a lane position or makes it wait for the partition.
     AwaitingPlacement { live_workers: i64 },
     /// Another instance holds the partition.
     PartitionWaiting {
@@ -127,7 +127,7 @@ pub enum Blocker {
         holder: Box<Explanation>,
     },
     /// The instance failed for good and blocks its lane until an operator retries, skips or
-    /// discards it. `behind` counts the waiting instances, up to 10,001.
+    /// discards it. `behind` counts the instances that wait behind it in the lane, up to 10,001.
     BlocksLane {
         lane: String,
         tenant: String,
@@ -136,9 +136,9 @@ pub enum Blocker {
     /// The instance was set aside for an operator. Either the build that claimed it could not
     /// decode it (`crashes` is 0), or this many workers crashed while they ran it.
     Stuck { error: Option<String>, crashes: i16 },
-    /// No live worker serves its queue.
+    /// No live worker serves the queue of the instance.
     QueueNotWorked { queue: String },
-    /// Its queue is paused.
+    /// The queue of the instance is paused.
     QueuePaused {
         queue: String,
         since: Timestamp,
@@ -146,24 +146,24 @@ pub enum Blocker {
     },
     /// The instance is not due yet.
     NotDue { at: Timestamp },
-    /// No live worker of its queue registered its machine and version.
+    /// No live worker of the instance's queue registered its machine and machine version.
     MachineNotServed {
         machine: String,
         machine_version: i32,
         queue: String,
     },
-    /// Live workers of its queue registered its machine and version, but none of them knows its
-    /// step. A build that knows it has not been deployed, or no longer runs.
+    /// Live workers of the instance's queue registered its machine and machine version, but none of
+    /// them knows its step. A build that knows the step has not been deployed, or no longer runs.
     NoWorkerForStep {
         machine: String,
         machine_version: i32,
         step: String,
         queue: String,
     },
-    /// Workers crashed with the instance so often that each worker runs at most one such instance
-    /// at a time.
+    /// The instance is a suspect: at least two workers crashed while they held its claim. Each
+    /// worker runs at most one suspect at a time.
     Suspect { crashes: i16 },
-    /// This many instances of its queue are due before it, counted up to 10,001.
+    /// This many other instances of the queue are due before this instance, counted up to 10,001.
     BehindOthers { count: i64 },
 }
 
@@ -237,15 +237,15 @@ struct Facts {
     pid: Option<i32>,
     alive: Option<bool>,
     before: i64,
-    /// The worker that runs its lane.
+    /// The lane worker of the instance's lane.
     worker_id: Option<String>,
-    /// Whether a live worker of its queue registered its machine and version, no matter which steps
-    /// it knows.
+    /// Whether a live worker of the instance's queue registered its machine and machine version, no
+    /// matter which steps the worker knows.
     machine_served: bool,
 }
 
-/// Reads the facts about these rows. With `detailed`, it also counts the instances that are due
-/// before each, which costs more.
+/// Reads the facts about these instances. With `detailed`, it also counts, for each instance, the
+/// other instances that are due before it, which costs more.
 async fn facts(
     connection: &Connection,
     ids: &[i64],
@@ -321,10 +321,10 @@ async fn precedences(
         .collect()
 }
 
-/// Explains these instances. It sends several statements, so a row may change between them: the
-/// result is for people. With `detailed`, it adds signals, children and the number of instances
-/// that are due before. Without details, the number of statements does not depend on the number of
-/// ids.
+/// Explains why these instances do not run. It sends several statements, and a row may change
+/// between two of them, so the result is for people and not for decisions of code. With `detailed`,
+/// it adds signals, children and the number of instances that are due earlier. Without details, the
+/// number of statements does not depend on the number of ids.
 pub(super) fn explain<'a>(
     connection: &'a Connection,
     ids: &'a [i64],
@@ -369,7 +369,8 @@ pub(super) fn explain<'a>(
     })
 }
 
-/// Adds the signals in the inbox to a wait, and the pending children to a join.
+/// Adds the signals in the inbox to `AwaitingSignal`, and the pending children to
+/// `AwaitingChildren`.
 async fn add_details(
     connection: &Connection,
     row: &Instance,
@@ -396,7 +397,9 @@ fn blockers(
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
     match row.status {
-        Status::Runnable if row.partition_waiting => partition_waiting(row, facts, precedence, before),
+        Status::Runnable if row.partition_waiting => {
+            partition_waiting(row, facts, precedence, before)
+        }
         Status::Runnable => runnable(row, facts),
         Status::Executing => vec![Blocker::Executing {
             worker: row.locked_by.clone().unwrap_or_default(),
@@ -455,15 +458,16 @@ fn blockers(
 }
 
 /// Returns the blockers of an instance that waits in a lane. While workers are alive, an instance
-/// without a lane position gets one with the next pick, so the head of the lane is named first.
+/// without a lane position gets one with the next pick, so the first blocker names the head of the
+/// lane and not the missing position.
 fn queued(
     row: &Instance,
     facts: Facts,
     precedence: Precedence,
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
-    // The first instance of a lane that has a lane worker runs there without a claim. If its step
-    // lasts, the worker claims it and its status becomes `executing`.
+    // The first instance of a lane that has a lane worker runs without a claim. If its step takes
+    // longer, the worker claims the instance, and its status becomes `executing`.
     if let (Some(worker), true) = (facts.worker_id, precedence.head == Some(row.id)) {
         return vec![Blocker::Executing {
             worker,
@@ -478,9 +482,10 @@ fn queued(
         ahead: precedence.ahead,
         head: Box::new(head.clone()),
     });
-    let awaiting_placement = (!row.in_lane || head.is_none()).then_some(Blocker::AwaitingPlacement {
-        live_workers: facts.workers_alive,
-    });
+    let awaiting_placement =
+        (!row.in_lane || head.is_none()).then_some(Blocker::AwaitingPlacement {
+            live_workers: facts.workers_alive,
+        });
     match facts.workers_alive {
         0 => awaiting_placement.into_iter().chain(behind).collect(),
         _ => behind.into_iter().chain(awaiting_placement).collect(),
@@ -488,7 +493,8 @@ fn queued(
 }
 
 /// Returns the blockers of an instance that waits for its partition. The picker's index does not
-/// contain it; so the holder of the partition is named first, then every other condition.
+/// contain such an instance, so the first blocker names the partition holder. All other conditions
+/// follow.
 fn partition_waiting(
     row: &Instance,
     facts: Facts,
@@ -509,8 +515,8 @@ fn partition_waiting(
 }
 
 /// Returns the blockers of a runnable instance, in the order of `gen_durable.pick`: a worker asks
-/// for its own queues, leaves out paused ones, reads the rows that are due in order, and claims
-/// those that it can run. Suspects are read separately.
+/// for its own queues, leaves out paused queues, reads the rows that are due in order, and claims
+/// the rows that it can run. It reads suspects separately.
 fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
     let queue = || row.queue.clone();
     let mut blockers = Vec::new();
@@ -529,7 +535,8 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
             at: row.eligible_at,
         });
     }
-    // If no worker serves the queue, `QueueNotWorked` says so already.
+    // If no worker serves the queue, the list already contains `QueueNotWorked`, and needs no
+    // further entry about workers.
     if facts.workers_able == 0 && facts.workers_of_queue > 0 {
         let (machine, machine_version) = (row.machine.clone(), row.machine_version);
         blockers.push(match facts.machine_served {

@@ -1,5 +1,5 @@
-//! The signals and children of one instance: lists for people, bounded in length, and pages of
-//! children for its steps.
+//! Reads the signals and children of one instance: lists of bounded length for people, and pages of
+//! children for the steps of the instance.
 
 use jiff::Timestamp;
 
@@ -44,23 +44,23 @@ pub struct ChildInfo {
     pub machine: String,
     pub step: String,
     pub status: Status,
-    /// The spawn of the parent that this child counts for. `None`: its end was already counted, and
-    /// the child was retried after that.
+    /// The number of the parent's spawn for which this child is counted. `None`: the child had
+    /// settled and was counted, and an operator has retried it since.
     pub generation: Option<i32>,
     pub last_error: Option<String>,
     pub inserted_at: Timestamp,
     pub settled_at: Option<Timestamp>,
-    /// Whether it has spawned children of its own.
+    /// Whether the child has spawned children of its own.
     pub is_parent: bool,
 }
 
-/// The children of an instance.
+/// The children of an instance: their numbers by status, and a list of the newest.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Children {
     /// The number of children by status, counted up to 10,001 in all.
     pub counts: Vec<(Status, i64)>,
-    /// The newest 200 children. Those of the last spawn are first.
+    /// The newest 200 children. Children of the parent's last spawn are listed first.
     pub children: Vec<ChildInfo>,
 }
 
@@ -88,7 +88,7 @@ impl Inspect {
         .await
     }
 
-    /// Returns the children of an instance.
+    /// Returns the numbers of an instance's children by status, and its newest 200 children.
     ///
     /// # Errors
     ///
@@ -123,8 +123,9 @@ impl Inspect {
     }
 }
 
-/// Reads a page of the children of the last spawn, as JSON: those with an id after `after` that
-/// belong to one of these machines. Returns `None` if the parent does not exist.
+/// Reads a page of the children of an instance's last spawn, as JSON: the children with an id
+/// larger than `after` that belong to one of these machines. Returns `None` if the parent does not
+/// exist.
 pub(crate) async fn page(
     connection: &Connection,
     parent: i64,
@@ -137,7 +138,7 @@ pub(crate) async fn page(
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
-/// Counts the children of the last spawn by status.
+/// Counts the children of an instance's last spawn by status.
 pub(crate) async fn counts(
     connection: &Connection,
     parent: i64,

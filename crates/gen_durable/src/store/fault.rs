@@ -1,5 +1,5 @@
-//! Classifies database errors by their meaning for the caller. An outage is not a failure of a
-//! step.
+//! Classifies database errors by their meaning for the caller. An outage of the database does not
+//! count as a failure of a step.
 
 use tokio_postgres::error::SqlState;
 
@@ -18,18 +18,20 @@ const UNREADABLE: [&str; 2] = [
 /// inbox.
 const INBOX_FULL: &str = "P0D01";
 
-/// A statement that did not succeed.
+/// Why a statement did not succeed.
 #[derive(Debug)]
 pub enum Fault {
-    /// The database could not be reached, or refused before it did anything. Nothing was done.
+    /// The database could not be reached, or refused the statement before it did anything. Nothing
+    /// was done.
     Away(String),
-    /// The connection broke while the statement was running. Whether it was executed is unknown.
+    /// The connection broke while the statement was running. It is unknown whether the server
+    /// executed the statement.
     Lost(String),
     /// Another transaction holds a lock, or Postgres chose this transaction as the victim of a
-    /// deadlock. Nothing was done; try again.
+    /// deadlock. Nothing was done, and the caller may try again.
     Busy(String),
-    /// The server cancelled the statement, because of a `statement_timeout` of its own or by an
-    /// operator. Nothing was done. A smaller statement may succeed.
+    /// The server cancelled the statement, because it exceeded the server's `statement_timeout` or
+    /// because an operator cancelled it. Nothing was done. A smaller statement may succeed.
     TimedOut(String),
     /// The database rejected the statement. The same statement would be rejected again.
     Refused {
@@ -68,8 +70,8 @@ impl Fault {
         }
     }
 
-    /// Converts the fault of a statement that precedes every write: if its reply was lost, nothing
-    /// was written, so `Lost` becomes `Away`.
+    /// Converts the fault of a statement that runs before the first write of its transaction: if
+    /// the reply of the statement was lost, nothing was written, so `Lost` becomes `Away`.
     pub(crate) fn before_any_write(self) -> Fault {
         match self {
             Fault::Lost(message) => Fault::Away(message),
@@ -86,8 +88,8 @@ impl Fault {
             code if code.starts_with("57P") => Fault::Lost(message),
             "57014" => Fault::TimedOut(message),
             // The server is read-only, still starting, out of memory, disk space or connections, or
-            // has an I/O error; or it ended a transaction that was idle for too long. None of these
-            // is caused by the statement.
+            // has an I/O error; or it ended a transaction that was idle for too long. The statement
+            // causes none of these errors.
             "25006" | "25P03" => Fault::Away(message),
             code if ["08", "53", "58", "F0", "XX"]
                 .iter()
@@ -102,15 +104,16 @@ impl Fault {
         }
     }
 
-    /// Returns whether the fault is an outage: the right reaction is to wait and try again.
+    /// Returns whether the fault is an outage of the database, after which the caller should wait
+    /// and try again.
     pub(crate) fn is_infrastructure(&self) -> bool {
         matches!(self, Fault::Away(_) | Fault::Lost(_) | Fault::TimedOut(_))
     }
 
     /// Returns whether the database refused the data: a value, a constraint, a limit, an exception
-    /// of a trigger. Every other refusal (missing privileges, a schema between two migrations) is
-    /// not caused by a step result. Neither is a fault without a SQLSTATE: a reply that cannot be
-    /// read.
+    /// of a trigger. A step result causes no other refusal, such as missing privileges or a schema
+    /// between two migrations. It also does not cause a fault without a SQLSTATE, which is a reply
+    /// that the driver cannot read.
     pub(crate) fn blames_the_data(&self) -> bool {
         match self {
             Fault::Refused {

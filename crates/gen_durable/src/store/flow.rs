@@ -7,27 +7,27 @@ use crate::error::Error;
 
 sql!(EDGES, "edges.sql", [INT4]);
 
-/// The number of history rows that are read: those of the newest instances.
+/// The largest number of history rows that are read, beginning with the newest instances.
 const HISTORY_ROWS_MAX: i32 = 5_000;
 
 /// A transition from one step to another, aggregated over instances.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Edge {
-    /// The machine.
+    /// The name of the machine.
     pub machine: String,
-    /// The outcome that caused it: `next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`,
-    /// `stop`, `deadline`, …
+    /// The outcome of the step that caused the transition: `next`, `sleep`, `wait`, `spawn`,
+    /// `retry`, `failure`, `done`, `stop`, `deadline`, …
     pub outcome: String,
-    /// The step before.
+    /// The step before the transition.
     pub from: String,
-    /// The step after.
+    /// The step after the transition.
     pub to: String,
-    /// How often it happened, among the history rows that were read.
+    /// How often the transition happened, among the history rows that were read.
     pub count: i64,
-    /// The average run time of the step, in seconds.
+    /// The average run time of the step `from`, in seconds.
     pub took_seconds: Option<f64>,
-    /// When it last happened.
+    /// When the transition last happened.
     pub last_at: Timestamp,
 }
 

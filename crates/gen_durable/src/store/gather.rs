@@ -1,7 +1,7 @@
 //! Gathers requests of concurrent callers into shared statements.
 //!
-//! While a statement is running, further requests are collected, and share the next one. A single
-//! caller does not wait.
+//! While a statement is running, further requests are collected, and share the next statement. If
+//! no statement is running, a request is sent at once.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{enqueue::Inserted, events::Placed, fault::Fault, inspect::End};
-use crate::{new_instance::New, error::Error, event::NewEvent};
+use crate::{error::Error, event::NewEvent, new_instance::New};
 
 /// The largest number of bytes of JSON in a shared statement. A larger request is sent in a
 /// statement of its own.
@@ -20,7 +20,8 @@ pub(crate) const GATHERED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The requests that a pool gathers, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Gathers {
-    /// Enqueues that only insert, and so wait for no other transaction.
+    /// Enqueues of instances without a key, a lane or a partition key. They only insert rows, so
+    /// they wait for no other transaction.
     pub(crate) plain: Gather<New, Inserted>,
     /// Enqueues with a key, a lane or a partition key. They may wait for another transaction.
     pub(crate) keyed: Gather<New, Inserted>,
@@ -33,7 +34,7 @@ pub(crate) struct Gathers {
 /// Requests of one kind, collected while a statement is running.
 #[derive(Debug)]
 pub(crate) struct Gather<T, A> {
-    /// Held briefly, never over an await.
+    /// The mutex is held briefly, and never over an await.
     pending: Mutex<Pending<T, A>>,
 }
 
@@ -63,16 +64,16 @@ impl<T, A> Gather<T, A> {
     }
 
     /// Removes the requests for the next statement: at most `max` of them, and at most
-    /// [`GATHERED_BYTES_MAX`] bytes by `weight`. Returns `None` if there are none; the next caller
-    /// then starts a statement.
+    /// [`GATHERED_BYTES_MAX`] bytes by `weight`. Returns `None` if no request waits; the next
+    /// caller then starts a statement.
     pub(crate) fn take(
         &self,
         max: usize,
         weight: impl Fn(&T) -> usize,
     ) -> Option<Vec<Asked<T, A>>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // A caller that has dropped its future needs no result. Without this, all requests that
-        // were dropped during an outage would be sent when it ends.
+        // A caller that has dropped its future needs no result. If these requests stayed in the
+        // list, all requests that were dropped during an outage would be sent when the outage ends.
         pending.waiting.retain(|asked| !asked.answer.is_closed());
         if pending.waiting.is_empty() {
             pending.under_way = false;
@@ -101,7 +102,7 @@ impl<T, A> Asked<T, A> {
     }
 }
 
-/// Sends the fault of a shared statement to every caller of it.
+/// Sends the fault of a shared statement to every caller that shared it.
 pub(crate) fn fail_all<T, A>(batch: Vec<Asked<T, A>>, fault: &Fault, doing: &str) {
     for asked in batch {
         asked.answer(Err(fault.again().into_error(doing)));
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_statement_has_a_bound_in_bytes_and_in_requests() {
+    fn gathered_requests_share_a_statement_only_up_to_a_limit_of_bytes_and_of_requests() {
         let gather = Gather::<usize, ()>::default();
         let sizes = [1, GATHERED_BYTES_MAX, GATHERED_BYTES_MAX * 2, 5, 6, 7, 8];
         let (callers, starts): (Vec<_>, Vec<_>) =
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_a_caller_that_has_dropped_its_future_is_not_sent() {
+    fn a_gathered_request_is_not_sent_if_its_caller_has_dropped_the_future() {
         let gather = Gather::<u8, ()>::default();
         let (gone, _) = gather.add(1);
         let (_here, _) = gather.add(2);

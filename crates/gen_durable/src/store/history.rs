@@ -1,4 +1,4 @@
-//! The history of an instance, for people.
+//! Reads the history of an instance, for people.
 
 use std::time::Duration;
 
@@ -24,18 +24,18 @@ const PAGE_MAX: usize = 1_000;
 pub struct HistoryEntry {
     /// The position of the entry in the history.
     pub mark: HistoryCursor,
-    /// When it was committed.
+    /// When the change was committed.
     pub at: Timestamp,
-    /// The step of the instance before.
+    /// The step of the instance before the commit.
     pub from: String,
-    /// The step of the instance after.
+    /// The step of the instance after the commit.
     pub to: String,
     /// The decision of a step (`next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`,
     /// `stop`, `outage`, `stuck`), or an action on the instance (`deadline`, `reap`, `cancel`,
     /// `operator_retry`).
     pub outcome: String,
-    /// The status of the instance after. `Executing`: the worker ran ahead and began the next step
-    /// on the same claim.
+    /// The status of the instance after the commit. `Executing`: the worker ran ahead, so it began
+    /// the next step on the same claim.
     pub status: Status,
     /// The number of earlier attempts of this step.
     pub attempt: i32,
@@ -43,16 +43,16 @@ pub struct HistoryEntry {
     pub took: Option<Duration>,
     /// When the instance was woken, if this entry made it wait or set it aside as stuck.
     pub woken_at: Option<Timestamp>,
-    /// The reason why it was woken: `signal paid`, `children`, `another build`.
+    /// The reason why the instance was woken: `signal paid`, `children`, `another build`.
     pub cause: Option<String>,
-    /// The error, up to 1,000 characters of it.
+    /// The first 1,000 characters of the error.
     pub error: Option<String>,
-    /// The worker that ran the step, or crashed while it ran, as host/pid.
+    /// The worker that ran the step, or that crashed while it ran the step, as `host/pid`.
     pub worker: Option<String>,
 }
 
-/// The position of an entry: the number of commits and of claims that the instance had. It only
-/// rises.
+/// The position of an entry in the history of an instance: the number of commits and the number of
+/// claims that the instance had. A later entry has a larger position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HistoryCursor {
     /// The instance's `step_seq`.

@@ -1,4 +1,4 @@
-//! Read-only queries: lists, counts, single instances. For the CLI and the dashboard, and for
+//! Read-only queries: lists, counts, single instances. They serve the CLI, the dashboard, and
 //! callers that wait until an instance settles.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -84,15 +84,15 @@ pub struct Instance {
 
 impl Instance {
     /// Returns whether the instance is the head of its lane: it runs, may run, waits for signals or
-    /// children, or has failed and blocks the lane. All others in the lane wait for it. An instance
-    /// that the lane's worker has just started after its predecessor is still `queued`, for about
-    /// 50 ms at most, and is not counted as a head.
+    /// children, or has failed and blocks the lane. All other instances of the lane wait for the
+    /// head. An instance that the lane worker has just started after its predecessor stays `queued`
+    /// for about 50 ms at most; for that time this function returns false for it.
     pub fn is_lane_head(&self) -> bool {
         self.in_lane && self.status != Status::Queued
     }
 
     /// Returns whether the instance blocks its lane: it failed for good, and keeps its lane
-    /// position until an operator decides.
+    /// position until an operator retries, skips or discards it.
     pub fn blocks_its_lane(&self) -> bool {
         self.in_lane && self.status == Status::Failed
     }
@@ -110,13 +110,14 @@ pub struct Filter {
     pub queue: Option<String>,
     /// Only instances of this tenant.
     pub tenant: Option<String>,
-    /// Only instances of this lane, including those that have left it. A lane belongs to a tenant.
+    /// Only instances with this lane key, including instances that have left the lane. A lane
+    /// belongs to a tenant.
     pub lane: Option<String>,
     /// Only instances under this partition key. A key belongs to a tenant.
     pub partition: Option<String>,
-    /// Only instances with an id below this one: the last id of the page before.
+    /// Only instances with an id below this id, which is the last id of the previous page.
     pub before: Option<i64>,
-    /// The size of the page, 200 at the most.
+    /// The largest number of instances on the page, up to 200.
     pub limit: usize,
 }
 
@@ -144,24 +145,25 @@ pub struct WorkerInfo {
     pub machines: Vec<String>,
     pub started_at: Timestamp,
     pub lease_expires_at: Timestamp,
-    /// Whether its lease has not expired.
+    /// Whether the lease of the worker is valid.
     pub alive: bool,
 }
 
-/// A queue.
+/// A queue, with the numbers of its instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct QueueInfo {
     pub name: String,
     pub paused: bool,
-    /// Instances that are due and wait, counted up to 10,001.
+    /// The number of instances that are due and wait for a worker, counted up to 10,001.
     pub due: i64,
     pub executing: i64,
-    /// Instances that wait in a lane behind its head. Only the first 10,001 of all queues are
-    /// counted.
+    /// The number of instances that wait in a lane behind its head. Only the first 10,001 such
+    /// instances of all queues together are counted.
     pub queued: i64,
-    /// Instances that wait for their partition. Only the first 10,001 of all queues are counted.
+    /// The number of instances that wait for their partition. Only the first 10,001 such instances
+    /// of all queues together are counted.
     pub partition_waiting: i64,
 }
 
@@ -172,8 +174,8 @@ pub struct QueueInfo {
 pub struct NoWorkerFor {
     pub machine: String,
     pub machine_version: i32,
-    /// The step that no live worker knows. `None`: no live worker registered the machine and
-    /// version at all.
+    /// The step that no live worker knows. `None`: no live worker registered the machine and its
+    /// version.
     pub step: Option<String>,
     pub count: i64,
 }
@@ -182,8 +184,8 @@ pub struct NoWorkerFor {
 #[derive(Debug, Clone)]
 pub struct Inspect {
     pool: Pool,
-    /// How long a statement may take on the server, and the mutex that lets one bounded read run at
-    /// a time.
+    /// The limits of [`bounded`](Inspect::bounded): how long a statement may take on the server,
+    /// and the mutex that lets one read run at a time.
     bound: Option<(Duration, Arc<tokio::sync::Mutex<()>>)>,
 }
 
@@ -194,7 +196,7 @@ impl Inspect {
     }
 
     /// Returns an `Inspect` that reads in read-only transactions, in which the server cancels a
-    /// statement after this long. Such reads run one at a time: give them a pool of their own, with
+    /// statement after this long. Such reads run one at a time, so use a separate pool for them:
     /// [`Pool::beside`].
     pub fn bounded(self, statement_timeout: Duration) -> Inspect {
         Inspect {
@@ -319,8 +321,8 @@ impl Inspect {
     }
 
     /// Returns the live instances that have no worker, grouped: either no live worker registered
-    /// their machine and version ("no live worker runs checkout v3"), or none of those that did
-    /// knows their step.
+    /// their machine and version ("no live worker runs checkout v3"), or none of the workers that
+    /// did so knows their step.
     ///
     /// # Errors
     ///
@@ -367,9 +369,9 @@ impl Inspect {
     }
 }
 
-/// Runs reads in a transaction of its own, because a pooler keeps a setting no longer than a
-/// transaction. JIT is off: the reads are bounded, but the planner does not know how early they
-/// stop, and would spend more on compilation than the read takes.
+/// Runs reads in a transaction of their own, because a connection pooler keeps a setting no longer
+/// than a transaction. The transaction turns JIT off: the reads are bounded, but the planner does
+/// not know how early they stop, and would spend more time on compilation than the read takes.
 async fn within<T>(
     connection: &Connection,
     timeout: Duration,
@@ -389,7 +391,7 @@ async fn within<T>(
     answer
 }
 
-/// The status of an instance, for a caller that waits until it settles.
+/// The status of an instance, for a caller that waits until the instance settles.
 #[derive(Debug, Clone)]
 pub(crate) struct End {
     pub(crate) status: Status,
@@ -400,7 +402,8 @@ pub(crate) struct End {
     pub(crate) failures: i32,
 }
 
-/// Returns the status of an instance. Concurrent callers share a statement.
+/// Returns the status of an instance, or `None` if it does not exist. Concurrent callers share a
+/// statement.
 pub(crate) async fn end_of(pool: &Pool, id: i64) -> Result<Option<End>, Error> {
     let (answered, begins) = pool.inner.gathers.ends.add(id);
     if begins {
@@ -487,7 +490,7 @@ pub(crate) async fn one(connection: &Connection, id: i64) -> Result<Option<Insta
     Ok(many(connection, &[id]).await?.pop())
 }
 
-/// Returns those of these instances that exist.
+/// Returns the instances with these ids. Ids without an instance are left out.
 pub(crate) async fn many(connection: &Connection, ids: &[i64]) -> Result<Vec<Instance>, Fault> {
     connection
         .query(&SHOW, &[&ids])

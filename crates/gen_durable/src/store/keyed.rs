@@ -1,5 +1,5 @@
-//! Lanes and partition keys for people: the head or holder of each, how many instances wait, and
-//! why the head has not settled.
+//! Lists lanes and partition keys for people: the head of each lane or the holder of each partition
+//! key, how many instances wait for it, and why it has not settled.
 
 use tokio_postgres::Row;
 
@@ -25,7 +25,7 @@ sql!(
 );
 sql!(PARTITIONS, "partitions.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 
-/// The largest size of a page.
+/// The largest number of lanes or partition keys on one page.
 const PAGE_MAX: usize = 200;
 /// The largest number of lanes that are read for one page of [`Inspect::lanes_page`].
 const LANES_READ_MAX: i32 = 5_000;
@@ -36,22 +36,22 @@ const LANES_READ_MAX: i32 = 5_000;
 pub struct LaneInfo {
     /// The tenant of the lane.
     pub tenant: String,
-    /// The key of the lane: `server:7`.
+    /// The key of the lane, for example `server:7`.
     pub key: String,
     /// The number of instances in the lane, its head included, counted up to 10,001.
     pub depth: i64,
     /// The number of instances that have arrived and await placement, among the first 10,001
     /// arrivals of all lanes.
     pub awaiting_placement: i64,
-    /// The first instance of the lane, and why it has not settled. `None`: no pick has placed an
-    /// instance yet. If its status is `queued`, either the lane's worker has just started it, or
-    /// the next pick makes it runnable; its first blocker says which.
+    /// The first instance of the lane, and why it has not settled. `None`: no instance of the lane
+    /// has a lane position yet. If the status of the head is `queued`, either the lane worker has
+    /// just started it, or the next pick makes it runnable; the first blocker says which.
     pub head: Option<Explanation>,
 }
 
 impl LaneInfo {
     /// Returns whether the lane is blocked: its head failed for good and keeps its lane position
-    /// until an operator decides.
+    /// until an operator retries, skips or discards it.
     pub fn is_blocked(&self) -> bool {
         self.head
             .as_ref()
@@ -63,14 +63,14 @@ impl LaneInfo {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PartitionInfo {
-    /// The tenant of the key.
+    /// The tenant to which the partition key belongs.
     pub tenant: String,
     /// The partition key.
     pub key: String,
     /// The number of instances that wait for the partition, counted up to 10,001.
     pub waiting: i64,
-    /// The partition holder, with the reasons why it still holds the partition. `None`: no pick has
-    /// assigned the partition yet.
+    /// The partition holder, with the reasons why it still holds the partition. `None`: placement
+    /// has not chosen a holder yet.
     pub holder: Option<Explanation>,
 }
 
@@ -88,17 +88,19 @@ pub struct LanePage {
 /// Selects lanes or partition keys, ordered by tenant and key, page by page.
 #[derive(Debug, Clone, Default)]
 pub struct KeyFilter {
-    /// Only those of this tenant. The empty name stands for instances without a tenant.
+    /// Only lanes or partition keys of this tenant. The empty name stands for instances without a
+    /// tenant.
     pub tenant: Option<String>,
-    /// Only this key.
+    /// Only the lane or partition with this key.
     pub key: Option<String>,
     /// Only lanes with a key that begins with this prefix.
     pub prefix: Option<String>,
     /// Only lanes that a failed instance blocks.
     pub blocked: bool,
-    /// Only those after this tenant and key: the last of the page before.
+    /// Only lanes or partition keys after this tenant and key, which are the last ones of the
+    /// previous page.
     pub after: Option<(String, String)>,
-    /// The size of the page, 200 at the most; 0 stands for 50.
+    /// The largest number of lanes or partition keys on the page, up to 200. 0 stands for 50.
     pub limit: usize,
 }
 
@@ -133,7 +135,7 @@ impl Inspect {
     }
 
     /// Returns the lanes as [`lanes`](Inspect::lanes) does, but reads 5,000 lanes at most, so a
-    /// page may be short and still have a next one.
+    /// page may have fewer lanes than the limit although another page exists.
     ///
     /// # Errors
     ///
@@ -162,8 +164,8 @@ impl Inspect {
     ///
     /// # Errors
     ///
-    /// Fails if the filter has a prefix or asks for blocked ones, which exist only for lanes; or if
-    /// the database cannot be reached.
+    /// Fails if the filter has `prefix` or `blocked` set, which apply only to lanes; or if the
+    /// database cannot be reached.
     pub async fn partitions(&self, filter: KeyFilter) -> Result<Vec<PartitionInfo>, Error> {
         if filter.blocked
             || filter
@@ -202,8 +204,8 @@ pub(crate) async fn one(
     .pop())
 }
 
-/// Reads a page of lanes. The last lane of the page is determined first, so that lanes that arrive
-/// after it in the meantime are left for the next page.
+/// Reads a page of lanes. It determines the last lane of the page first. A lane that appears after
+/// that lane in the meantime is left for the next page.
 async fn page(connection: &Connection, filter: &KeyFilter) -> Result<LanePage, Fault> {
     let (after_tenant, after_key) = filter.after();
     let params: &[Param<'_>] = &[
@@ -298,8 +300,8 @@ async fn partitions(
     with_explanations(connection, read, |key, holder| key.holder = Some(holder)).await
 }
 
-/// Adds the explanations of all heads or holders of a page. The number of statements is the same
-/// for one as for fifty.
+/// Adds the explanations of all heads or holders of a page. The number of statements does not
+/// depend on the number of heads.
 async fn with_explanations<T>(
     connection: &Connection,
     page: Vec<(T, Option<i64>)>,

@@ -1,4 +1,5 @@
-//! Statements for the test kit only: a schema of its own, and a clock that the test moves.
+//! Statements that only `Lab`, the test environment, uses: they set up its schema and its roles,
+//! and move its clock.
 
 use jiff::Timestamp;
 
@@ -11,7 +12,7 @@ sql!(NEXT_DUE, "lab_next_due.sql", [TIMESTAMPTZ, TEXT_ARRAY]);
 const SETUP: &str = include_str!("sql/lab_setup.sql");
 const ROLES: &str = include_str!("sql/lab_roles.sql");
 
-/// The roles that a lab grants rights to.
+/// The two database roles to which a `Lab` grants rights.
 pub(crate) const RUNTIME_ROLE: &str = "gen_durable_runtime";
 pub(crate) const READER_ROLE: &str = "gen_durable_reader";
 
@@ -20,13 +21,13 @@ pub(crate) async fn freeze_clock(connection: &Connection) -> Result<(), Fault> {
     connection.batch(&connection.target().render(SETUP)).await
 }
 
-/// Creates the two roles, if this user may.
+/// Creates the runtime role and the reader role, if the database user may create roles.
 pub(crate) async fn make_roles(connection: &Connection) -> Result<(), Fault> {
     connection.batch(ROLES).await
 }
 
-/// Grants the runtime role the use of tables and sequences that the owner creates in this schema
-/// from now on.
+/// Grants the runtime role all rights on the tables and sequences that the owner creates in this
+/// schema from now on.
 pub(crate) async fn grant_new_tables(connection: &Connection) -> Result<(), Fault> {
     let grants = ["tables", "sequences"].map(|kind| {
         format!(
@@ -59,7 +60,7 @@ pub(crate) async fn clock(connection: &Connection) -> Result<Timestamp, Fault> {
     column(row, 0)
 }
 
-/// Returns the next due time up to `until`, if anything falls due by then.
+/// Returns the earliest due time that is not after `until`, if there is one.
 pub(crate) async fn next_due(
     connection: &Connection,
     until: Timestamp,

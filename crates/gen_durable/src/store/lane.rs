@@ -1,5 +1,5 @@
-//! Lanes and partition keys outside the hot path: placement, repair of lanes and keys without a
-//! head, and operators' decisions about blocked lanes.
+//! Rare operations on lanes and partition keys: placement, the repair of lanes without a head and
+//! of partition keys without a holder, and operators' decisions about blocked lanes.
 
 use super::{
     connection::{Connection, Param},
@@ -18,23 +18,24 @@ sql!(SKIP, "lane_skip.sql", [TEXT, TEXT]);
 sql!(DISCARD, "lane_discard.sql", [TEXT, TEXT, TEXT]);
 sql!(DEPTH, "lane_depth.sql", []);
 
-/// The cursors of a repair, which reads a part of the lanes and partition keys at a time.
+/// The positions at which the next repair call begins. Each call checks a part of the lanes and
+/// partition keys.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RepairCursor {
     lane: (String, String),
     partition: (String, String),
 }
 
-/// Assigns lane positions and partition holders to all instances that have arrived. Every pick does
-/// this itself; this function is for tests that do not pick.
+/// Assigns lane positions and partition holders to all instances that have arrived. Every pick also
+/// runs placement; this function is for tests that do not pick.
 #[cfg(feature = "testing")]
 pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
     let mut before = 0;
     loop {
         let rows = connection.query(&PLACE, &[]).await?;
         let more: Option<i64> = rows.first().map_or(Ok(None), |row| column(row, 0))?;
-        // No progress since the last call: another worker holds the placement lock, or another
-        // transaction holds the first instance that is left.
+        // The last call made no progress: another worker holds the placement lock, or another
+        // transaction holds a lock on the first instance that is left.
         match more {
             Some(reached) if reached > before => before = reached,
             _ => return Ok(()),
@@ -42,9 +43,9 @@ pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
     }
 }
 
-/// Checks up to `limit` lanes and partition keys. Returns how many had waiting instances and no
-/// instance that may run. One waiting instance of each gets a new arrival number, so that the next
-/// placement handles it.
+/// Checks up to `limit` lanes and partition keys. Returns how many of them had waiting instances
+/// but no instance that may run. In each of these, one waiting instance gets a new arrival number,
+/// so that the next placement processes it.
 pub(crate) async fn repair(
     connection: &Connection,
     rounds: &mut RepairCursor,

@@ -1,4 +1,5 @@
-//! The worker's lease, the claims of expired workers, and the release of claims.
+//! Statements about workers: renews the lease, reaps the claims of expired workers, and releases
+//! claims.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -22,7 +23,11 @@ sql!(HELD, "held.sql", [TEXT, FLOAT8]);
 sql!(RELEASE, "release.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(RELEASE_EXPIRED, "release_expired.sql", [TEXT, INT4]);
 sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
-sql!(WORKER_LANE_HEADS, "worker_lane_heads.sql", [TEXT, TEXT, TEXT, INT4]);
+sql!(
+    WORKER_LANE_HEADS,
+    "worker_lane_heads.sql",
+    [TEXT, TEXT, TEXT, INT4]
+);
 sql!(
     CLAIM_LANE_HEAD,
     "claim_lane_head.sql",
@@ -32,7 +37,7 @@ sql!(
 /// The largest number of lanes that one statement reads.
 const LANES_MAX: i32 = 1_000;
 
-/// This process, as its row in `workers` describes it.
+/// A worker: this process, as its row in `workers` describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
     pub(crate) id: String,
@@ -40,8 +45,8 @@ pub(crate) struct Worker {
     pub(crate) pid: i32,
     pub(crate) queues: Vec<String>,
     pub(crate) machines: Vec<String>,
-    /// The steps that this worker knows, in the form that `_knows_step` reads. It claims instances
-    /// at these steps only.
+    /// The steps that this worker knows, in the form that the SQL function `_knows_step` reads. The
+    /// worker claims only instances at these steps.
     pub(crate) steps: Vec<String>,
     /// The schedules that this worker can fire.
     pub(crate) schedules: Vec<String>,
@@ -56,8 +61,9 @@ impl Worker {
     }
 }
 
-/// Renews the lease: inserts the worker's row or updates it, also if its lease had expired. After
-/// an expiry, `started_at` is set again: it says since when the lease has been valid without a gap.
+/// Renews the lease of a worker: inserts the worker's row or updates it, even if the lease had
+/// expired. If it had expired, `started_at` is set again, because that column says since when the
+/// lease has been valid without a gap.
 pub(crate) async fn renew(
     connection: &Connection,
     worker: &Worker,
@@ -77,14 +83,14 @@ pub(crate) async fn renew(
     connection.query(&RENEW, params).await.map(drop)
 }
 
-/// Deletes the row of this worker at the end of its work. A worker that still holds claims keeps
-/// its row: the reaper needs it to find them.
+/// Deletes the row of this worker when its engine ends. A worker that still holds claims keeps its
+/// row, because the reaper finds the claims by that row.
 pub(crate) async fn retire(connection: &Connection, worker: &str) -> Result<(), Fault> {
     connection.query(&RETIRE, &[&worker]).await.map(drop)
 }
 
-/// Returns the expired workers, without those that have not had the chance to renew their lease
-/// since an outage.
+/// Returns the expired workers. Workers that had no chance to renew their lease since an outage are
+/// left out.
 pub(crate) async fn expired(
     connection: &Connection,
     lease_seconds: f64,
@@ -98,21 +104,23 @@ pub(crate) async fn expired(
 
 /// Inserts a worker row, with a fresh lease, for each worker that holds claims and has no row.
 /// Returns the ids of these workers.
-pub(crate) async fn adopt(
+pub(crate) async fn grant_missing_leases(
     connection: &Connection,
     lease_seconds: f64,
 ) -> Result<Vec<String>, Fault> {
-    let rows = connection.query(&GRANT_MISSING_LEASES, &[&lease_seconds]).await?;
+    let rows = connection
+        .query(&GRANT_MISSING_LEASES, &[&lease_seconds])
+        .await?;
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// A row that the reaper has taken from an expired worker.
+/// An instance that the reaper has taken from an expired worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaped {
     pub(crate) id: i64,
     pub(crate) machine: String,
     pub(crate) step: String,
-    /// The attempt during which its worker crashed.
+    /// The attempt of the step during which the worker crashed.
     pub(crate) attempt: i32,
     /// Whether the row was set aside as stuck, because too many workers crashed while they ran it.
     pub(crate) is_stuck: bool,
@@ -136,15 +144,15 @@ pub(crate) async fn reap(
 /// The result of recording that a step begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// The record is durable: the step may run.
+    /// The record is committed, so the step may run.
     Recorded,
-    /// Another transaction holds the row.
+    /// Another transaction holds a lock on the row of the instance.
     Locked,
-    /// The claim is lost.
+    /// The worker has lost the claim.
     Stale,
 }
 
-/// Records that the step of this claim begins.
+/// Records in the instance's row that the step of this claim begins.
 pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<Begun, Fault> {
     let rows = connection
         .query(&BEGIN_STEP, &[&claim.id, &claim.epoch, &claim.seq])
@@ -159,9 +167,9 @@ pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<
     })
 }
 
-/// Releases the lanes and partition keys of cancelled instances after their step has ended, by the
-/// claims that those steps had. Returns the ids of the rows that another transaction holds, and how
-/// many rows were released.
+/// Releases the lanes and partition keys of instances that were cancelled while a step ran, after
+/// the step has ended. The argument is the claims of these steps. Returns the ids of the rows that
+/// another transaction has locked, and how many rows were released.
 pub(crate) async fn release(
     connection: &Connection,
     claims: &[Claim],
@@ -176,8 +184,8 @@ pub(crate) async fn release(
     Ok((locked.into_iter().collect(), released.len()))
 }
 
-/// Releases up to `limit` lanes and partition keys of cancelled instances that an expired worker
-/// was running. Returns how many were released.
+/// Releases the lanes and partition keys of up to `limit` cancelled instances that an expired
+/// worker was running. Returns how many instances were released.
 pub(crate) async fn release_expired(
     connection: &Connection,
     worker: &str,
@@ -190,13 +198,19 @@ pub(crate) async fn release_expired(
 }
 
 /// Deletes the row of an expired worker that holds no claims any more.
-pub(crate) async fn bury(connection: &Connection, worker: &str) -> Result<(), Fault> {
-    connection.query(&DELETE_EXPIRED_WORKER, &[&worker]).await.map(drop)
+pub(crate) async fn delete_expired_worker(
+    connection: &Connection,
+    worker: &str,
+) -> Result<(), Fault> {
+    connection
+        .query(&DELETE_EXPIRED_WORKER, &[&worker])
+        .await
+        .map(drop)
 }
 
 /// Returns the claims that this worker has held for longer than `seconds`, according to the
-/// database. If the reply of a pick was lost, only this query finds its rows: they belong to a live
-/// worker that does not know about them.
+/// database. If the reply to a pick was lost, only this query finds the instances that the pick
+/// claimed: they belong to a live worker that does not know about them.
 pub(crate) async fn held(
     connection: &Connection,
     worker: &str,
@@ -214,12 +228,16 @@ pub(crate) async fn held(
         .collect()
 }
 
-/// Returns the unclaimed heads of the lanes that this worker runs. It reads the lanes page by page.
+/// Returns the heads, without a claim, of the lanes of which this worker is the lane worker. It
+/// reads the lanes page by page.
 pub(crate) async fn lane_heads(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
     let (mut heads, mut after) = (Vec::new(), (String::new(), String::new()));
     loop {
         let rows = connection
-            .query(&WORKER_LANE_HEADS, &[&worker, &after.0, &after.1, &LANES_MAX])
+            .query(
+                &WORKER_LANE_HEADS,
+                &[&worker, &after.0, &after.1, &LANES_MAX],
+            )
             .await?;
         for row in &rows {
             if column::<Option<bool>>(row, 5)? == Some(true) {
@@ -239,9 +257,10 @@ pub(crate) async fn lane_heads(connection: &Connection, worker: &str) -> Result<
     }
 }
 
-/// Claims instances that run unclaimed in lanes of this worker, with the epochs that they already
-/// have. Returns the ids that need no further try: those that were claimed, and those that this
-/// worker has lost. The ids of rows that another transaction holds are missing.
+/// Claims instances that this worker runs in its lanes without a claim; their `claim_epoch` stays
+/// the same. Returns the ids that need no further attempt: instances that were claimed, and
+/// instances that this worker has lost. Ids of rows that another transaction has locked are left
+/// out.
 pub(crate) async fn claim_lane_head(
     connection: &Connection,
     claims: &[Claim],
@@ -256,7 +275,7 @@ pub(crate) async fn claim_lane_head(
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// Returns those of these claims that are no longer valid, as (id, epoch).
+/// Returns the claims among the given ones that are no longer valid, as (id, epoch).
 pub(crate) async fn lost(
     connection: &Connection,
     claims: &[Claim],

@@ -1,6 +1,6 @@
-//! A client and the task that drives its socket, as one value. The driver task alone would wait
-//! forever for a reply that never arrives, and would keep the socket open, and with it the server's
-//! transaction and its locks.
+//! Joins a client and the task that drives its socket into one value, so that both end together. If
+//! only the client were dropped, the driver task could wait forever for a reply that never arrives.
+//! It would keep the socket open, and with the socket the transaction and its locks on the server.
 
 use std::ops::Deref;
 

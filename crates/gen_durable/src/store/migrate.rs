@@ -1,5 +1,6 @@
-//! Migrations: numbered, frozen once released, applied under a lock. The database records the
-//! installed version, and with it the oldest build that the schema still serves.
+//! Migrations of the schema. They are numbered, do not change after a release, and are applied
+//! under a lock. The database records the installed version, and the oldest build that can still
+//! work with it.
 
 use tokio_postgres::Row;
 
@@ -11,13 +12,13 @@ sql!(MIGRATION_LOCK, "migration_lock.sql", [TEXT]);
 sql!(RECORD, "record_migration.sql", [INT4, TEXT, INT4]);
 sql!(UNRECORD, "unrecord_migration.sql", [INT4]);
 
-/// One step of the schema.
+/// A migration: the SQL that moves the schema up by one version, or down again.
 #[derive(Debug)]
 pub(crate) struct Migration {
     pub(crate) version: i32,
     pub(crate) name: &'static str,
-    /// The oldest schema version that a build may have been made for and still work after this
-    /// migration.
+    /// After this migration, the schema still serves a build that was made for this schema version,
+    /// and no older build.
     pub(crate) oldest_served: i32,
     up: &'static str,
     down: &'static str,
@@ -36,7 +37,7 @@ macro_rules! migration {
 }
 
 pub(crate) static MIGRATIONS: &[Migration] = &[
-    // Generated from crates/gen_durable/schema: see schema/baseline.rs.
+    // The first migration is generated from crates/gen_durable/schema: see schema/baseline.rs.
     migration!(1, "0001_baseline", serves 1),
 ];
 
@@ -57,8 +58,8 @@ pub struct MigrationStatus {
     pub installed: i32,
     /// The version that this build was made for.
     pub current: i32,
-    /// The oldest version that a build may have been made for and still be served by the installed
-    /// schema.
+    /// The installed schema serves a build that was made for this schema version, and no older
+    /// build.
     pub oldest_served: i32,
 }
 
@@ -144,7 +145,7 @@ impl Migrations {
         print(&self.pool.inner.target, from, to.unwrap_or(CURRENT))
     }
 
-    /// Grants two existing roles their rights: `runtime` may run steps and make calls, without DDL;
+    /// Grants two existing roles their rights: `runtime` may run steps and make calls, but no DDL;
     /// `reader` may only read.
     ///
     /// # Errors
@@ -205,8 +206,8 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
                 .rev()
                 .filter(|m| m.version > to && m.version <= installed)
             {
-                // The record is deleted first, because undoing the first migration drops the table
-                // of migrations.
+                // The record of the migration is deleted first, because undoing the first migration
+                // drops the table of migrations.
                 connection.query(&UNRECORD, &[&migration.version]).await?;
                 connection
                     .batch(&connection.target().render(migration.down))
@@ -219,7 +220,8 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
     .await
 }
 
-/// Returns the installed version.
+/// Returns the installed version, the version of this build, and the oldest version that the schema
+/// serves.
 pub(crate) async fn status(pool: &Pool) -> Result<MigrationStatus, Error> {
     let target = pool.inner.target.clone();
     pool.call(move |connection| async move { installed(&connection, target.schema()).await })
@@ -227,16 +229,16 @@ pub(crate) async fn status(pool: &Pool) -> Result<MigrationStatus, Error> {
         .map_err(|fault| fault.into_error("read the schema's version"))
 }
 
-/// Checks whether this build can work with the installed schema. A newer schema refuses only builds
-/// that are older than the oldest one that it serves.
+/// Checks whether this build can work with the installed schema. A newer schema refuses only a
+/// build that is older than the oldest build that the schema serves.
 pub(crate) async fn check(pool: &Pool) -> Result<(), Error> {
     fits(pool.schema(), &status(pool).await?)
 }
 
 /// Returns whether a build that was made for `status.current` can work with the installed schema.
 ///
-/// # Errors
-/// The schema is missing, is older than the build needs, or no longer serves builds as old as this one.
+/// # Errors The schema is missing, is older than the build needs, or no longer serves a build as
+/// old as this build.
 fn fits(schema: &str, status: &MigrationStatus) -> Result<(), Error> {
     let current = status.current;
     if status.installed == 0 {
@@ -343,8 +345,8 @@ pub(crate) async fn grant(pool: &Pool, runtime: &str, reader: &str) -> Result<()
 
 type Step = futures_util::future::LocalBoxFuture<'static, Result<Vec<i32>, Fault>>;
 
-/// Runs a migration in one transaction under one lock. If many processes migrate at once, one of
-/// them does the work, and the others find nothing left to do.
+/// Runs a migration in one transaction under one lock. If many processes migrate at once, one
+/// process applies the migrations, and the other processes find nothing left to do.
 async fn under_lock<F>(pool: &Pool, act: F) -> Result<Vec<i32>, Error>
 where
     F: FnOnce(std::rc::Rc<Connection>, i32) -> Step + Send + 'static,
@@ -404,7 +406,7 @@ mod tests {
     use super::{MigrationStatus, fits};
 
     #[test]
-    fn only_a_schema_that_serves_the_build_fits() {
+    fn a_schema_check_passes_only_if_the_installed_version_serves_the_version_of_the_build() {
         let check = |installed, current, oldest_served| {
             let status = MigrationStatus {
                 installed,

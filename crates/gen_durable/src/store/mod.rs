@@ -3,7 +3,7 @@
 //!
 //! Each file under `sql/` holds one statement. Its header names the callers, the indexes that the
 //! statement needs and the rows that it locks. The hot statements (pick, settle) call functions of
-//! the schema, because a function carries its own planner settings.
+//! the schema, because a function has planner settings of its own.
 
 pub(crate) mod connection;
 pub(crate) mod fault;
@@ -24,7 +24,9 @@ pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod family;
 pub(crate) mod flow;
+pub(crate) mod history;
 pub(crate) mod inspect;
+pub(crate) mod keyed;
 #[cfg(feature = "testing")]
 pub(crate) mod lab;
 pub(crate) mod lane;
@@ -42,17 +44,15 @@ pub(crate) mod runs;
 pub(crate) mod schedule;
 pub(crate) mod scopes;
 pub(crate) mod search;
-pub(crate) mod step_results;
 pub(crate) mod signal;
-pub(crate) mod history;
+pub(crate) mod step_results;
 pub(crate) mod timer;
-pub(crate) mod keyed;
 
 use tokio_postgres::types::Type;
 
 /// A statement: its static text, its name (for the counter and for the cache of prepared
-/// statements), and the types of its parameters. With the types given, the statement can also be
-/// sent unnamed, through a pooler that keeps no prepared statements.
+/// statements), and the types of its parameters. Because the types are given, the statement can
+/// also be sent unnamed, through a pooler that keeps no prepared statements.
 #[derive(Debug)]
 pub(crate) struct Sql {
     pub(crate) name: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct Sql {
     pub(crate) types: &'static [Type],
     /// True for a statement that is sent often and is safe to plan once: it calls a function that
     /// pins its own plan, or it reads no table. Every other statement is planned each time it is
-    /// sent, so that none keeps a plan made while its table was empty.
+    /// sent, so that no statement keeps a plan that was made while its table was empty.
     pub(crate) prepared: bool,
     /// True if the last parameter is the longest time that the statement may wait for each lock.
     /// Such a statement sets `lock_timeout` itself and needs no BEGIN before it.
@@ -72,12 +72,13 @@ impl Sql {
     /// it were cancelled while it waits for a synchronous standby, Postgres would keep the commit
     /// locally without the standby, and report it as durable.
     pub(crate) fn is_commit(&self) -> bool {
-        self.name.starts_with("settle") || self.name.starts_with("conclude")
+        self.name.starts_with("write_")
     }
 }
 
 /// Declares a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`. `sql!(prepared CLAIM, …)` declares
-/// a hot one, and `sql!(bounded SIGNAL, …)` a hot one that limits its own lock waits.
+/// a statement that is planned once, and `sql!(bounded SIGNAL, …)` such a statement that also
+/// limits its own lock waits.
 macro_rules! sql {
     (prepared $name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
         $crate::store::sql!(@ $name, $file, true, false, [$($kind),*]);

@@ -1,4 +1,5 @@
-//! Operations on instances by the names in their rows, for tools that do not know the Rust types.
+//! Operations on instances for tools that do not know the Rust types: they address machines, steps
+//! and signals by the names in the rows.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -72,7 +73,8 @@ pub(crate) async fn deliver(
     answer(&connection.act_alone(&SIGNAL, params).await?)
 }
 
-/// The queue, priority and due time of an instance that runs again: the pickers are woken for it.
+/// The queue, priority and due time of an instance that runs again: the pickers are woken for this
+/// instance.
 pub(crate) type WakeRange = (String, i16, Timestamp);
 
 /// Makes a failed, cancelled or stuck instance runnable again. Returns `None` if the instance does

@@ -1,5 +1,5 @@
-//! Pages of projection scopes, their runs and their failures, for people. Each page is read by an
-//! index, and begins after the last row of the page before.
+//! Lists projection scopes, their runs and their failures for people, page by page. Each page is
+//! read by an index, and begins after the last row of the previous page.
 
 use super::{
     connection::Param,
@@ -22,7 +22,7 @@ sql!(
     [TEXT, TEXT, TEXT, TEXT, INT8, INT4]
 );
 
-/// The largest size of a page.
+/// The largest number of rows on one page.
 const PAGE_MAX: usize = 200;
 
 /// Selects scopes of projections.
@@ -32,7 +32,7 @@ pub struct ScopeFilter {
     pub projection: Option<String>,
     /// Only scopes of this tenant.
     pub tenant: Option<String>,
-    /// The size of the page, 200 at the most.
+    /// The largest number of rows on the page, up to 200.
     pub limit: usize,
 }
 
@@ -41,8 +41,8 @@ impl ScopeFilter {
         i32::try_from(self.limit.clamp(1, PAGE_MAX)).unwrap_or(1)
     }
 
-    /// Refuses a filter by tenant alone: the indexes of runs and failures begin with the
-    /// projection.
+    /// Refuses a filter that names a tenant and no projection, because the indexes of runs and
+    /// failures begin with the projection.
     fn check(&self) -> Result<(), Error> {
         match self {
             ScopeFilter {

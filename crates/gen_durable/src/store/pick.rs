@@ -1,5 +1,5 @@
-//! Claims runnable instances, releases claims before their step begins, and finds the priorities in
-//! use.
+//! Statements of the picker: claims runnable instances, releases claims of steps that have not
+//! begun, and finds the priorities in use.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -29,15 +29,19 @@ sql!(
         TEXT_ARRAY
     ]
 );
-sql!(RELEASE_CLAIMS, "release_claims.sql", [INT8_ARRAY, INT8_ARRAY]);
+sql!(
+    RELEASE_CLAIMS,
+    "release_claims.sql",
+    [INT8_ARRAY, INT8_ARRAY]
+);
 
-/// A priority is in use if one of its rows is due now or within this many seconds. This is much
-/// longer than the time between two sweeps, so that the picker knows a priority before its rows
-/// fall due, and wakes in time for them.
+/// A priority is in use if an instance with this priority is due now or within this many seconds.
+/// The horizon is much longer than the time between two sweeps, so that the picker knows a priority
+/// before its instances are due, and wakes in time to claim them.
 const PRIORITY_HORIZON_SECONDS: f64 = 60.0;
 
-/// The watermark of one priority: a pick begins here, because earlier picks have read everything up
-/// to here.
+/// The watermark of one priority: the position in the index at which the next pick begins, because
+/// earlier picks have read everything before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark {
     pub(crate) at: Timestamp,
@@ -45,7 +49,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The beginning of the index.
+    /// The watermark at the beginning of the index.
     pub(crate) const START: Mark = Mark {
         at: Timestamp::UNIX_EPOCH,
         id: 0,
@@ -61,7 +65,7 @@ pub(crate) struct Wanted {
     pub(crate) range_priorities: Vec<i16>,
     pub(crate) range_from: Vec<Timestamp>,
     pub(crate) range_from_id: Vec<i64>,
-    /// How many suspects may be claimed too: none while this process holds one.
+    /// How many suspects the pick may also claim: none while this process holds a suspect.
     pub(crate) suspects: i32,
 }
 
@@ -89,16 +93,17 @@ impl Wanted {
 #[derive(Debug)]
 pub(crate) struct Picked {
     pub(crate) rows: Vec<Claimed>,
-    /// The time of the database.
+    /// The time of the database at the pick.
     pub(crate) now: Timestamp,
-    /// The due time of the next row of these ranges, if every row that is due has been claimed.
+    /// The due time of the next row in the ranges that were read, if every row that is due has been
+    /// claimed.
     pub(crate) next_due: Option<Timestamp>,
     /// The requested queues that are paused.
     pub(crate) paused: Vec<String>,
 }
 
 /// Claims a batch of rows in one statement and one round trip. The claims have committed when this
-/// returns.
+/// function returns.
 pub(crate) async fn claim(
     connection: &Connection,
     wanted: &Wanted,
@@ -135,7 +140,7 @@ pub(crate) async fn claim(
         .iter()
         .map(|row| claimed(row, now))
         .collect::<Result<Vec<_>, _>>()?;
-    // The UPDATE returns its rows in no particular order.
+    // Sorts the rows, because the UPDATE returns them in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
     Ok(Picked {
         rows,
@@ -145,7 +150,7 @@ pub(crate) async fn claim(
     })
 }
 
-/// An instance that a pick could not claim.
+/// An instance that a pick could not claim, and that is set aside as stuck.
 #[derive(Debug)]
 pub(crate) struct SetAside {
     pub(crate) id: i64,
@@ -156,7 +161,7 @@ pub(crate) struct SetAside {
 }
 
 /// Finds the instances that make a pick fail, and sets them aside as `stuck`. Returns these
-/// instances. If there are none, the error has another cause.
+/// instances. If it returns none, the error of the pick has another cause.
 pub(crate) async fn set_aside_refused(
     connection: &Connection,
     wanted: &Wanted,
@@ -190,8 +195,8 @@ pub(crate) async fn set_aside_refused(
         .collect()
 }
 
-/// Returns the priorities in use, by queue. A queue has at most 65,536 of them, and all are
-/// returned.
+/// Returns the priorities in use, by queue. A queue has at most 65,536 priorities, and all that are
+/// in use are returned.
 pub(crate) async fn priorities(
     connection: &Connection,
     queues: &[String],
@@ -204,12 +209,19 @@ pub(crate) async fn priorities(
         .collect()
 }
 
-/// Releases claims before their step has begun; no attempt is used up. Returns how many rows were
-/// released: those that this worker still held, and those that were cancelled while it held them.
-pub(crate) async fn give_back(connection: &Connection, claims: &[Claim]) -> Result<usize, Fault> {
+/// Releases claims before their step has begun; no attempt is used up. Returns how many instances
+/// were released: instances that this worker still held, and instances that were cancelled while it
+/// held them.
+pub(crate) async fn release_claims(
+    connection: &Connection,
+    claims: &[Claim],
+) -> Result<usize, Fault> {
     let (ids, epochs): (Vec<i64>, Vec<i64>) =
         claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
-    let given = connection.query(&RELEASE_CLAIMS, &[&ids, &epochs]).await?.len();
+    let given = connection
+        .query(&RELEASE_CLAIMS, &[&ids, &epochs])
+        .await?
+        .len();
     if given == claims.len() {
         return Ok(given);
     }

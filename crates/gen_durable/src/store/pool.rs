@@ -1,5 +1,5 @@
-//! The connections to the database that a host opens: a few for calls, separated by how long they
-//! may be delayed, and a few for transactions.
+//! The pool of connections that a host opens to the database: a few for calls, divided by how long
+//! a call may wait, and a few for transactions.
 
 use std::{
     cell::RefCell,
@@ -29,8 +29,8 @@ use crate::{
     wake::Wake,
 };
 
-/// How many transactions may be open at once, unless the settings of an engine or the host say
-/// otherwise. Each connection is opened when it is first needed.
+/// How many transactions may be open at once, unless the settings of an engine, or the host, set
+/// another number. Each connection is opened when it is first needed.
 pub(crate) const TRANSACTIONS: usize = 10;
 /// How long a caller waits for a free connection on which to begin a transaction.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,13 +50,15 @@ pub struct Pool {
 
 pub(crate) struct Inner {
     pub(crate) target: Arc<Target>,
-    /// Calls run on a thread of their own: on a multi-threaded runtime, moving between threads for
-    /// every message of the protocol costs more than the statement.
+    /// The channel to the thread that makes the calls. Calls have a thread of their own, because on
+    /// a multi-threaded runtime, a switch between threads for every protocol message costs more
+    /// than the statement.
     calls: mpsc::UnboundedSender<(Route, Call)>,
-    /// The runtime of that thread. It also drives the connections of transactions.
+    /// The runtime of the thread that makes the calls. It also drives the connections of
+    /// transactions.
     pub(crate) runtime: tokio::runtime::Handle,
-    /// Connections outside any transaction, ready to begin one. The mutex is never held over an
-    /// await.
+    /// Open connections without a transaction, on which a transaction can begin. The mutex is never
+    /// held over an await.
     idle: Mutex<Vec<Link>>,
     /// Permits for transactions, and the total number of permits. The mutex is held only briefly.
     permits: Arc<Semaphore>,
@@ -88,18 +90,18 @@ pub(crate) enum Route {
     /// Statements that may wait for a lock that another transaction holds. They are pipelined on
     /// one connection, and each waits for a lock only briefly ([`Connection::act`]).
     Act,
-    /// Statements of any duration, such as queries for people and large batches. Each uses one of
-    /// [`APART_MAX`] connections alone.
+    /// Statements of any duration, such as queries for people and large batches. Each such
+    /// statement has one of [`APART_MAX`] connections to itself.
     Apart,
-    /// Calls of the loops of an engine. They never wait behind a caller.
+    /// Calls of the loops of an engine. They never wait behind calls of the host.
     Engine,
 }
 
-/// The number of statements of any duration that run at the same time. A further one waits until
-/// one of these has ended.
+/// The number of statements of any duration that run at the same time. A further statement waits
+/// until one of these has ended.
 pub(crate) const APART_MAX: usize = 3;
-/// The largest number of connections that a pool opens for calls, besides those for transactions
-/// and for engines.
+/// The largest number of connections that a pool opens for calls. Connections for transactions and
+/// for engines are not counted.
 pub(crate) const CALLS_MAX: usize = 2 + APART_MAX;
 
 type Call = Box<dyn FnOnce(Rc<Connection>) -> LocalBoxFuture<'static, ()> + Send>;
@@ -205,7 +207,8 @@ impl Pool {
         migrate::up(self, None).await.map(drop)
     }
 
-    /// Returns the migrations of the schema: up, down, status, as SQL.
+    /// Returns the migrations of the schema, to apply them, undo them, check them or print them as
+    /// SQL.
     pub fn migrations(&self) -> migrate::Migrations {
         migrate::Migrations::new(self.clone())
     }
@@ -240,7 +243,7 @@ impl Pool {
             .map_err(|fault| fault.into_error("begin a transaction"))
     }
 
-    /// Begins a transaction with a permit that the caller already has.
+    /// Begins a transaction for a caller that already has a permit of the pool.
     pub(crate) async fn begin_with(
         &self,
         permit: tokio::sync::OwnedSemaphorePermit,
@@ -250,8 +253,8 @@ impl Pool {
     }
 
     async fn begin_on_a_connection(&self) -> Result<Link, Fault> {
-        // An idle connection may have broken since it was last used. If all have, a new one is
-        // opened.
+        // An idle connection may have broken since it was last used. If all idle connections are
+        // broken, the pool opens a new one.
         while let Some(client) = self.inner.take_idle() {
             if !client.is_closed() && begin(&client, &self.inner.target).await.is_ok() {
                 return Ok(client);
@@ -259,8 +262,8 @@ impl Pool {
         }
         let (client, driver) = self.inner.target.connect().await?;
         let client = Link::new(client, &self.inner.runtime.spawn(driver));
-        // Nothing has been written yet, so a failure here is an outage and never an unknown commit
-        // outcome.
+        // Nothing has been written yet, so a failure of BEGIN is an outage and never an unknown
+        // commit outcome.
         begin(&client, &self.inner.target)
             .await
             .map_err(|fault| Fault::Away(fault.message().to_owned()))?;
@@ -315,8 +318,8 @@ impl Pool {
     {
         let (answer, answer_received) = oneshot::channel();
         self.post(route, move |connection| async move {
-            // The send fails if the caller has dropped its future. The statement has run all the
-            // same.
+            // The send fails if the caller has dropped its future. The statement has run in that
+            // case too.
             drop(answer.send(act(connection).await));
         })?;
         answer_received
@@ -324,7 +327,7 @@ impl Pool {
             .map_err(|_| Error::broken("the database thread of the pool has ended"))
     }
 
-    /// Runs a call without waiting for its result.
+    /// Sends a call to the thread that makes the calls, and does not wait for the result.
     pub(crate) fn post<F, Fut>(&self, route: Route, act: F) -> Result<(), Error>
     where
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
@@ -379,7 +382,7 @@ impl Pool {
             .limits
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = limits;
-        // If two engines use one pool, the larger number applies.
+        // If two engines use one pool, the larger number of transactions applies.
         let mut all = self
             .inner
             .transactions
@@ -464,7 +467,7 @@ fn start_calls(
 }
 
 /// Connections that serve one call at a time. The connection that was used last is used next, so
-/// that a second one is opened only for calls that overlap.
+/// that a second connection is opened only if two calls overlap.
 struct Apart {
     target: Arc<Target>,
     free: RefCell<Vec<Rc<Connection>>>,
@@ -494,7 +497,8 @@ impl Apart {
     }
 }
 
-/// A connection that one call uses alone. It is returned however the call ends.
+/// A connection that one call uses alone. The connection is returned to `Apart` however the call
+/// ends.
 struct Own {
     connection: Rc<Connection>,
     all: Rc<Apart>,

@@ -1,5 +1,5 @@
-//! Scopes of projections: opening and closing a batch, and failures. The queries for operators are
-//! in `scopes`.
+//! Statements of a projection scope: opens and closes a batch of events, and records failures. The
+//! queries for operators are in `scopes`.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
@@ -92,8 +92,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) bytes: i64,
     /// The position of one parked event to redrive, instead of the next events.
     pub(crate) redrive: Option<i64>,
-    /// Opens the batch even if another worker has recently moved the cursor and still owns the
-    /// scope.
+    /// Whether to open the batch even if another worker has recently moved the cursor of the scope
+    /// and still owns the scope.
     pub(crate) force: bool,
 }
 
@@ -101,22 +101,23 @@ pub(crate) struct Ask<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     Go,
-    /// Another transaction holds the row of the scope.
+    /// Another transaction holds a lock on the row of the scope.
     Locked,
-    /// Another worker has recently moved the cursor, and owns the scope for a few seconds.
+    /// Another worker has recently moved the cursor of the scope, and owns the scope for a few
+    /// seconds.
     Theirs,
-    /// The rows of the read model were written by an older version of the projection.
+    /// An older version of the projection wrote the rows of the projection's table.
     Outdated,
-    /// The rows of the read model were written by a newer version of the projection.
+    /// A newer version of the projection wrote the rows of the projection's table.
     Newer,
     Halted,
-    /// A redrive must wait, because the cursor is before its event or a run is open; or the event
-    /// is no longer parked.
+    /// The parked event cannot be applied again now, because the cursor has not reached it or a run
+    /// is open; or the event is no longer parked.
     Blocked,
     Waiting(f64),
 }
 
-/// The state of a scope, and the next events.
+/// The state of a scope, and the next events of its log.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) verdict: Verdict,
@@ -129,7 +130,7 @@ pub(crate) struct Opened {
     pub(crate) events: Vec<LogRow>,
 }
 
-/// Opens a batch.
+/// Opens a batch: locks the row of the scope, and reads the next events.
 pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
     let params: &[Param<'_>] = &[
         &ask.tenant,
@@ -180,7 +181,7 @@ pub(super) fn unexpected(what: &str) -> Fault {
     }
 }
 
-/// The move of a cursor from one position to another.
+/// The move of a scope's cursor from one log position to another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Move {
     pub(crate) generation: i32,
@@ -189,8 +190,8 @@ pub(crate) struct Move {
     pub(crate) applied: i64,
 }
 
-/// Closes a batch: moves the cursor. Returns `false` if the cursor is not where the batch found it;
-/// the transaction must then be rolled back.
+/// Closes a batch: moves the cursor of the scope. Returns `false` if the cursor is no longer at the
+/// position at which the batch began; the caller must then roll the transaction back.
 pub(crate) async fn close(
     tx: &mut Tx,
     target: &Target,
@@ -219,7 +220,8 @@ pub(crate) async fn close(
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// The consequence of an event that could not be applied.
+/// How a scope continues after an event that it could not apply: it retries the event after a
+/// delay, halts, or parks the event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fate {
     Retry(f64),
@@ -227,8 +229,8 @@ pub(crate) enum Fate {
     Park,
 }
 
-/// Records the failure in a transaction of its own. Returns `false` if the cursor has moved in the
-/// meantime.
+/// Records, in a transaction of its own, that an event could not be applied. Returns `false` if the
+/// cursor of the scope has moved in the meantime.
 pub(crate) async fn fail(
     connection: &Connection,
     (tenant, projection): (&str, &str),
@@ -251,19 +253,19 @@ pub(crate) async fn fail(
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// A projection of this build: its name, its version, and whether it handles rows of older versions
-/// itself.
+/// A projection of this build: its name, its version, and whether it can work on rows that an older
+/// version wrote.
 pub(crate) type Swept = (&'static str, i32, bool);
 
-/// The pace of the walk over all tenants.
+/// The pace of the pass over all tenants that finds scopes behind their log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk {
     /// The number of tenants in a page.
     pub(crate) page: i32,
-    /// The pause after a page, and after the last page.
+    /// The pauses after a page of tenants and after the last page.
     pub(crate) pause_seconds: f64,
     pub(crate) idle_seconds: f64,
-    /// Reads all tenants at once, whatever the cursor of the walk says. For tests.
+    /// Whether to read all tenants at once, wherever the last page ended. For tests.
     pub(crate) all: bool,
 }
 
@@ -272,13 +274,13 @@ pub(crate) struct Walk {
 pub(crate) struct Behind {
     /// The tenant and the projection of each scope.
     pub(crate) scopes: Vec<(String, String)>,
-    /// Whether there is another page.
+    /// Whether there is another page of tenants.
     pub(crate) more: bool,
 }
 
 /// Finds scopes of these projections that are due for a retry, and scopes that are behind their log
-/// among the next page of tenants. Scopes that another worker owns are left out, and the page is
-/// left out if another worker is walking.
+/// among the next page of tenants. Leaves out scopes that another worker owns. If another worker is
+/// reading a page of tenants, it reads none.
 pub(crate) async fn behind(
     connection: &Connection,
     swept: &[Swept],
@@ -347,7 +349,7 @@ pub(crate) async fn cursor(
     read_cursor(&connection.query(&CURSOR, &[&tenant, &projection]).await?)
 }
 
-/// Returns the cursor as the snapshot of this transaction has it.
+/// Returns the cursor of a scope, as the snapshot of this transaction shows it.
 pub(crate) async fn cursor_in(
     tx: &mut Tx,
     target: &Target,
@@ -357,7 +359,8 @@ pub(crate) async fn cursor_in(
     read_cursor(&query_in(tx, target, &CURSOR, &[&tenant, &projection]).await?)
 }
 
-/// Makes the transaction use one snapshot from here on, also for the statements of the projection.
+/// Makes the transaction use one snapshot for all its following statements, including the
+/// statements of the projection.
 pub(crate) async fn one_snapshot(tx: &mut Tx, target: &Target) -> Result<(), Fault> {
     within_timeout(
         target,
@@ -393,8 +396,8 @@ pub(crate) async fn note_digest(
         .map(drop)
 }
 
-/// Lets a scope continue that is halted or waits for a retry. Returns whether it was in such a
-/// state.
+/// Lets a scope continue if it is halted or waits for a retry. Returns whether the scope was in
+/// such a state.
 pub(crate) async fn retry(
     connection: &Connection,
     tenant: &str,
@@ -453,7 +456,8 @@ pub(crate) async fn redrive_failed(
         .map(drop)
 }
 
-/// Sets the version of a scope to that of a newer build, which continues with the existing rows.
+/// Sets the version of a scope to the version of a newer build. The newer build continues with the
+/// existing rows.
 pub(crate) async fn go_on(
     connection: &Connection,
     tenant: &str,
@@ -476,8 +480,8 @@ pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault>
         .collect()
 }
 
-/// Records that a rebuild is due: these builds, by name and version, do not touch rows of an older
-/// version. For one tenant, or for all.
+/// Records that scopes are due for a rebuild, for one tenant or for all. The projections are given
+/// by name and version, and do not write to rows of an older version.
 pub(crate) async fn offer(
     connection: &Connection,
     builds: &[(&'static str, i32)],

@@ -1,5 +1,5 @@
-//! Numbers about throughput and backlog, at a known price: what settles, what is enqueued, what
-//! waits, and which errors occur. Every query reads a bounded number of rows.
+//! Reads numbers about throughput and backlog: how many instances settle, are enqueued and wait,
+//! and which errors occur. Every query reads a bounded number of rows.
 
 use jiff::Timestamp;
 
@@ -12,12 +12,12 @@ use crate::{error::Error, id::Status};
 
 sql!(FINISHED, "finished.sql", [TIMESTAMPTZ, INT4]);
 sql!(ARRIVED, "arrived.sql", [INT8, INT4]);
-sql!(COUNTS, "standing.sql", [INT4]);
+sql!(COUNTS, "status_counts.sql", [INT4]);
 sql!(BACKLOG, "backlog.sql", [INT4]);
-sql!(ERRORS, "troubles.sql", [INT4]);
+sql!(ERRORS, "failure_groups.sql", [INT4]);
 sql!(ESTIMATE, "estimate.sql", []);
 
-/// Counts stop at this number.
+/// The counts of this module stop at this number.
 pub(crate) const COUNTED_MAX: i32 = 10_001;
 /// The largest number of settled or newly enqueued instances that one query reads.
 const SAMPLED_MAX: i32 = 20_000;
@@ -30,11 +30,12 @@ const ERRORS_MAX: i32 = 5_000;
 pub struct Finished {
     /// Seconds since 1970.
     pub second: i64,
-    /// The machine.
+    /// The name of the machine.
     pub machine: String,
-    /// The status in which they settled.
+    /// The status in which the instances settled.
     pub status: Status,
-    /// The class of their duration from enqueue to end: 2^(class/4) milliseconds or more.
+    /// The class of the time from enqueue until the instances settled: at least 2^(class/4)
+    /// milliseconds.
     pub class: i32,
     /// The number of instances.
     pub count: i64,
@@ -48,7 +49,7 @@ pub struct Arrived {
     pub second: i64,
     /// The number of instances.
     pub count: i64,
-    /// The largest id among them.
+    /// The largest id among these instances.
     pub newest: i64,
 }
 
@@ -60,19 +61,20 @@ pub struct Backlog {
     pub queue: String,
     /// Since when the queue is paused, if it is.
     pub paused_at: Option<Timestamp>,
-    /// The operator that paused it.
+    /// The operator that paused the queue.
     pub paused_by: Option<String>,
-    /// Instances that are due and wait. Counted up to 10,001 for each priority.
+    /// The number of instances that are due and wait for a worker, counted up to 10,001 for each
+    /// priority.
     pub due: i64,
-    /// The due time of the oldest of them.
+    /// The earliest due time among the instances that are due.
     pub oldest: Option<Timestamp>,
-    /// Instances that are due later. Counted up to 10,001 for each priority.
+    /// The number of instances that are due later, counted up to 10,001 for each priority.
     pub later: i64,
-    /// The due time of the next of these.
+    /// The earliest due time among the instances that are due later.
     pub next: Option<Timestamp>,
-    /// Instances that run now.
+    /// The number of instances that run now.
     pub executing: i64,
-    /// Live workers that serve the queue.
+    /// The number of live workers that serve the queue.
     pub workers: i64,
 }
 
@@ -93,23 +95,23 @@ pub struct FailureGroup {
     pub newest: i64,
 }
 
-/// Statistics that the database keeps, so that nothing is counted.
+/// Estimates from the statistics of the database, which are read without counting rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// The time of the schema's clock.
+    /// The current time of the schema's clock.
     pub now: Timestamp,
     /// The approximate number of stored instances.
     pub instances: i64,
-    /// Their size on disk, indexes included.
+    /// The size of the stored instances on disk, indexes included.
     pub bytes: i64,
-    /// Live workers.
+    /// The number of live workers.
     pub workers: i64,
 }
 
 impl Inspect {
-    /// Returns the instances that settled since this time, grouped by second. It reads the newest
-    /// 20,000.
+    /// Counts the instances that settled since this time, grouped by second. It reads the newest
+    /// 20,000 instances.
     ///
     /// # Errors
     ///
@@ -132,8 +134,8 @@ impl Inspect {
         .await
     }
 
-    /// Returns the instances that were enqueued after this one, grouped by second. It reads the
-    /// newest 20,000.
+    /// Counts the instances that were enqueued after the instance with the id `after`, grouped by
+    /// second. It reads the newest 20,000 instances.
     ///
     /// # Errors
     ///
@@ -160,7 +162,7 @@ impl Inspect {
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn standing(&self) -> Result<Vec<inspect::Count>, Error> {
+    pub async fn status_counts(&self) -> Result<Vec<inspect::Count>, Error> {
         self.read("count instances by step", |connection| async move {
             let rows = connection.query(&COUNTS, &[&COUNTED_MAX]).await?;
             rows.iter()
@@ -210,7 +212,7 @@ impl Inspect {
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn troubles(&self) -> Result<Vec<FailureGroup>, Error> {
+    pub async fn failure_groups(&self) -> Result<Vec<FailureGroup>, Error> {
         self.read("group errors", |connection| async move {
             let rows = connection.query(&ERRORS, &[&ERRORS_MAX]).await?;
             rows.iter()

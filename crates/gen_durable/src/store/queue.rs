@@ -1,4 +1,4 @@
-//! Queues: pause, resume, depth. And retries of stuck rows.
+//! Statements about queues: pauses, resumes and counts them. Also retries stuck instances.
 
 use super::{connection::Connection, fault::Fault, row::column, sql};
 
@@ -11,12 +11,12 @@ sql!(
     [TEXT_ARRAY, INT8, INT4, INT8_ARRAY]
 );
 
-/// Pauses a queue: no worker claims from it until it is resumed.
+/// Pauses a queue: no worker claims instances of the queue until it is resumed.
 pub(crate) async fn pause(connection: &Connection, queue: &str, by: &str) -> Result<(), Fault> {
     connection.act_alone(&PAUSE, &[&queue, &by]).await.map(drop)
 }
 
-/// Resumes a queue. Returns whether it was paused.
+/// Resumes a queue. Returns whether the queue was paused.
 pub(crate) async fn resume(connection: &Connection, queue: &str) -> Result<bool, Fault> {
     Ok(!connection.act_alone(&RESUME, &[&queue]).await?.is_empty())
 }
@@ -31,10 +31,10 @@ pub(crate) async fn depth(
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// Retries one page of stuck rows after this id: the rows at steps that this build knows (`steps`),
-/// except those in `undecodable`, which this process has failed to decode, and those that were set
-/// aside because workers crashed with them. Returns the last id of the page (`None`: there are no
-/// more rows) and how many rows became runnable.
+/// Retries one page of stuck rows after this id: the rows at steps that this build knows (`steps`).
+/// It leaves out the rows in `undecodable`, which this process has failed to decode, and rows that
+/// are stuck because workers crashed while they ran them. Returns the last id of the page (`None`:
+/// there are no more rows) and how many rows became runnable.
 pub(crate) async fn retry_stuck(
     connection: &Connection,
     steps: &[String],

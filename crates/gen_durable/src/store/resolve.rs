@@ -6,8 +6,8 @@ use super::{
     connection::Connection,
     fault::Fault,
     row::{Claim, column},
-    step_results::NextInputs,
     sql,
+    step_results::NextInputs,
 };
 
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
@@ -18,18 +18,19 @@ sql!(INPUTS, "inputs.sql", [INT8_ARRAY, INT8_ARRAY, INT8_ARRAY]);
 pub(crate) enum Resolved {
     /// The commit has happened.
     Committed,
-    /// The commit has not happened, and this worker still has the claim: send it again.
+    /// The commit has not happened, and this worker still has the claim, so it sends the commit
+    /// again.
     Ours,
-    /// This worker no longer has the claim, or the row is gone. The row has changed since in
-    /// another way, so it does not show whether the commit happened.
+    /// This worker no longer has the claim, or the row is deleted. After such a change, the row
+    /// does not show whether the commit happened.
     Stale,
-    /// Another transaction holds the row, possibly that of the lost connection itself: ask again
-    /// later.
+    /// Another transaction has locked the row, possibly the transaction of the lost connection, so
+    /// the worker asks again later.
     Held,
 }
 
-/// Finds the outcome of commits that got no reply. It waits for no lock: a locked row is returned
-/// as `Held`.
+/// Finds the outcome of commits that got no reply. It waits for no lock, and returns `Held` for a
+/// locked row.
 pub(crate) async fn resolve(
     connection: &Connection,
     claims: &[Claim],
@@ -47,8 +48,8 @@ pub(crate) async fn resolve(
             Some((Some(epoch), Some(seq))) if (*epoch, *seq) == (claim.epoch, claim.seq) => {
                 Resolved::Ours
             }
-            // Only the worker that has the claim can have raised step_seq at this epoch. A commit
-            // that ends the claim raises the epoch by one.
+            // Only the worker that has the claim can have incremented `step_seq` at this
+            // `claim_epoch`. A commit that ends the claim increments `claim_epoch` by one.
             Some((Some(epoch), Some(seq)))
                 if *seq == claim.seq + 1 && *epoch - claim.epoch <= 1 =>
             {
@@ -63,9 +64,9 @@ pub(crate) async fn resolve(
 /// Reads the inputs of the next steps of these claims, after their commits were found to have
 /// happened. A claim that was lost in the meantime is left out.
 ///
-/// This is a statement of its own, after [`resolve`]: that statement reads the newest version of
-/// each row that it locks, but its snapshot may be older than the commit that it finds there, and
-/// would show signals that the commit has consumed.
+/// The inputs are read in a statement of their own, after [`resolve`]. The statement of `resolve`
+/// reads the newest version of each row that it locks, but its snapshot may be older than the
+/// commit that it finds there, and would show signals that the commit has consumed.
 pub(crate) async fn inputs(
     connection: &Connection,
     claims: &[Claim],

@@ -1,4 +1,4 @@
-//! Rows of the database as Rust values.
+//! Rust values for rows of the database.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::FromSql};
@@ -26,11 +26,12 @@ pub(crate) struct Claimed {
     pub(crate) eligible_at: Timestamp,
     pub(crate) tenant: String,
     pub(crate) traceparent: Option<String>,
-    /// True if the instance has a partition key or is in a lane. Both promise exclusion, so its
-    /// step is stopped when the worker's lease expires.
+    /// True if the instance has a partition key or is in a lane. Lanes and partition keys promise
+    /// that no two steps run at the same time, so the step of such an instance is stopped when the
+    /// worker's lease expires.
     pub(crate) keyed: bool,
-    /// True if this worker runs the instance as the next one of a lane, without a claim. The row
-    /// stays `queued` until the step has run for a while.
+    /// True if this worker, as the lane worker, runs the instance without a claim. The row stays
+    /// `queued` until the step has run for a while.
     pub(crate) unclaimed: bool,
     pub(crate) crash_count: i16,
     /// The names of the signals that the instance waited for before this step.
@@ -47,8 +48,8 @@ pub(crate) struct Claimed {
     pub(crate) now: Timestamp,
 }
 
-/// Identifies one claim of one step. Every write of the claiming worker is guarded by these three
-/// numbers.
+/// Identifies one claim of one step. Every write of the claiming worker checks these three numbers
+/// against the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) id: i64,
@@ -76,7 +77,7 @@ impl Claimed {
     }
 }
 
-/// A result row of either driver.
+/// A result row of `tokio_postgres` or of `sqlx`.
 pub trait Fields {
     /// Returns a column, or the reason why it cannot be read.
     fn field<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T, String>;
@@ -98,8 +99,8 @@ pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a impl Fields, index: usize) -> 
 }
 
 /// Returns one column of a batch, or an empty array if every value is the default. `unnest` pads a
-/// shorter array with nulls, so an empty one means the default for all rows; and it costs the
-/// server nothing, while it copies each value of any other array.
+/// shorter array with nulls, so an empty array means the default for all rows. An empty array costs
+/// the server nothing, while the server copies each value of any other array.
 pub(crate) fn unless_all<T: PartialEq>(usual: T, values: impl Iterator<Item = T>) -> Vec<T> {
     let values: Vec<T> = values.collect();
     if values.iter().all(|value| *value == usual) {

@@ -1,4 +1,4 @@
-//! Runs of a scope: replays, rebuilds, verifications.
+//! Statements about the runs of a projection scope: replays, rebuilds and verifications.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -47,24 +47,24 @@ sql!(LOCK_RETIRED, "run_retired_lock.sql", [INT8]);
 sql!(CLEARED, "run_cleared.sql", [INT8]);
 sql!(POSITION, "run_position.sql", [INT8]);
 
-/// The kind of a run.
+/// The kind of a run of a projection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RunKind {
-    /// Applies events again to the existing rows.
+    /// A replay applies events again to the existing rows.
     Replay,
-    /// Clears the rows, and applies all events again.
+    /// A rebuild in place deletes the rows of the projection, and applies all events again.
     Rebuild,
-    /// Applies all events to rows of another generation, compares these with the live rows, and
-    /// then lets readers use them.
+    /// A shadow rebuild applies all events to a second set of rows (a new generation), compares
+    /// these rows with the live rows, and then lets readers use the new rows.
     Shadow,
-    /// Applies all events to rows of another generation, compares these with the live rows, and
-    /// reports the result.
+    /// A verification applies all events to a second set of rows (a new generation), compares these
+    /// rows with the live rows, and reports whether they are equal.
     Verify,
 }
 
 impl RunKind {
-    /// Returns the name of the kind in the database.
+    /// Returns the name of the kind of run, as the database stores it.
     pub const fn name(self) -> &'static str {
         match self {
             RunKind::Replay => "replay",
@@ -87,7 +87,7 @@ impl RunKind {
     }
 }
 
-/// A request for a run.
+/// A request for a run of a projection.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) tenant: String,
@@ -98,11 +98,12 @@ pub(crate) struct Request {
     pub(crate) force: bool,
     pub(crate) by: String,
     /// The version of the projection that a build must have to execute the run. `None`: any version
-    /// that is not older than that of the rows.
+    /// that is not older than the version that wrote the rows.
     pub(crate) version: Option<i32>,
 }
 
-/// Requests a run. Returns `None` if there is no such scope, or if a run is already open in it.
+/// Requests a run of a scope. Returns `None` if the scope does not exist, or if it already has an
+/// open run.
 pub(crate) async fn request(
     connection: &Connection,
     request: &Request,
@@ -132,7 +133,7 @@ pub(crate) async fn request(
 }
 
 /// Requests a run for the scope of every tenant of a projection; the tenant of the request is not
-/// used. Returns the ids of the runs. Scopes in which a run is already open are left out.
+/// used. Returns the ids of the runs. Scopes that already have an open run are left out.
 pub(crate) async fn request_all(
     connection: &Connection,
     request: &Request,
@@ -155,8 +156,8 @@ pub(crate) async fn request_all(
         .collect()
 }
 
-/// Deletes finished runs and resolved failures that ended this long ago, up to `limit` of each.
-/// Returns the larger of the two numbers of deleted rows.
+/// Deletes runs that finished, and failures that were resolved, longer ago than the retention: up
+/// to `limit` of each. Returns the larger of the two numbers of deleted rows.
 pub(crate) async fn collect(
     connection: &Connection,
     retention_seconds: f64,
@@ -175,7 +176,8 @@ pub(crate) struct Due {
     pub(crate) tenant: String,
     pub(crate) projection: String,
     pub(crate) kind: RunKind,
-    /// A generation of rows that the finished run has left behind and that is to be cleared.
+    /// The generation of rows that readers no longer use after the run, and that a worker has to
+    /// delete.
     pub(crate) retired: Option<i32>,
 }
 
@@ -211,14 +213,14 @@ pub(crate) struct Ask<'a> {
     pub(crate) names: &'a [&'static str],
     pub(crate) limit: i32,
     pub(crate) bytes: i64,
-    /// The last position to read.
+    /// The log position of the last event to read.
     pub(crate) to: Option<i64>,
     /// Whether to lock the row of the scope first, so that the live projection pauses until this
     /// transaction ends.
     pub(crate) scope: bool,
 }
 
-/// The state of a run, and the next events.
+/// The state of a run, and the next events for it.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) run: Held,
@@ -228,12 +230,12 @@ pub(crate) struct Opened {
 /// Whether this worker may apply the next batch of a run.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// This worker may apply it.
+    /// This worker may apply the batch.
     Ours(Standing),
     /// The run has finished, or another worker is working on it, or it belongs to a newer build.
     Theirs,
     /// An older build has started the run, or a replay finds rows of an older version. No build can
-    /// continue it.
+    /// continue the run.
     Outdated,
 }
 
@@ -250,7 +252,7 @@ pub(crate) struct Standing {
     pub(crate) target: Option<i64>,
 }
 
-/// Opens a batch of a run.
+/// Opens a batch of a run: locks the row of the run, and reads the next events.
 pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
     let params: &[Param<'_>] = &[
         &ask.run,
@@ -299,7 +301,7 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
     })
 }
 
-/// The move of a run from one position to another.
+/// The move of a run from one log position to another.
 #[derive(Debug)]
 pub(crate) struct Advance<'a> {
     pub(crate) run: i64,
@@ -307,14 +309,14 @@ pub(crate) struct Advance<'a> {
     pub(crate) new: i64,
     /// The running hash of all events that were applied.
     pub(crate) applied: i64,
-    /// Whether the events were applied, or passed over.
+    /// True if the events were applied, false if they were skipped.
     pub(crate) has_applied: bool,
     pub(crate) worker: &'a str,
     pub(crate) owned_seconds: f64,
 }
 
-/// Closes a batch of a run. Returns `false` if the run is not where the batch found it, or has
-/// finished.
+/// Closes a batch of a run. Returns `false` if the run is no longer at the position at which the
+/// batch began, or has finished.
 pub(crate) async fn advance(
     tx: &mut Tx,
     target: &Target,
@@ -333,7 +335,7 @@ pub(crate) async fn advance(
     Ok(!query_in(tx, target, &ADVANCE, params).await?.is_empty())
 }
 
-/// Records that a run passes over an event, in the transaction that moves the run past it.
+/// Records that a run skips an event, in the transaction that moves the run past that event.
 pub(crate) async fn pass_over(
     tx: &mut Tx,
     target: &Target,
@@ -346,8 +348,8 @@ pub(crate) async fn pass_over(
         .map(drop)
 }
 
-/// Counts a try of a run that the server cancelled, or during which the connection broke. Returns
-/// the number of such tries in a row, or `None` if the run has finished.
+/// Counts an attempt of a run that the server cancelled, or during which the connection broke.
+/// Returns the number of such attempts in a row, or `None` if the run has finished.
 pub(crate) async fn outage(
     connection: &Connection,
     run: i64,
@@ -361,8 +363,8 @@ pub(crate) async fn outage(
         .transpose()
 }
 
-/// Returns the position of a run as the snapshot of this transaction has it. Returns `None` if the
-/// run has finished.
+/// Returns the position of a run, as the snapshot of this transaction shows it. Returns `None` if
+/// the run has finished.
 pub(crate) async fn position_in(
     tx: &mut Tx,
     target: &Target,
@@ -375,8 +377,8 @@ pub(crate) async fn position_in(
         .transpose()
 }
 
-/// Makes the rows of this run the live ones, which readers use from now on. Returns `false` if the
-/// scope has moved in the meantime.
+/// Makes the rows that this run wrote the live rows, which readers use from now on. Returns `false`
+/// if the cursor of the scope has moved in the meantime.
 pub(crate) async fn swap(
     tx: &mut Tx,
     target: &Target,
@@ -387,8 +389,8 @@ pub(crate) async fn swap(
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// Sets the cursor of the scope back to the beginning, after its rows were cleared. The live
-/// projection then rebuilds them.
+/// Sets the cursor of the scope back to the beginning, after the rows of the scope were deleted.
+/// The live projection then writes the rows again.
 pub(crate) async fn restart(
     tx: &mut Tx,
     target: &Target,
@@ -428,8 +430,8 @@ pub(crate) async fn cancel(connection: &Connection, run: i64, why: &str) -> Resu
         .is_empty())
 }
 
-/// Returns the generation of rows that a run has left behind and locks the run's row. Returns
-/// `None` if another worker is clearing it.
+/// Locks the run's row, and returns the generation of rows that readers no longer use. Returns
+/// `None` if another worker is deleting these rows.
 pub(crate) async fn lock_retired(
     tx: &mut Tx,
     target: &Target,
@@ -455,14 +457,14 @@ pub struct ProjectionRun {
     pub tenant: String,
     pub projection: String,
     pub kind: RunKind,
-    /// `pending`, `running`, `done`, `failed` or `cancelled`.
+    /// The status of the run: `pending`, `running`, `done`, `failed` or `cancelled`.
     pub status: String,
     pub generation: Option<i32>,
     /// The position that the run has reached.
     pub position: i64,
     /// The position at which the run ends.
     pub target: Option<i64>,
-    /// The result, in words: "equal at position 42: …".
+    /// The result of the run, in words: "equal at position 42: …".
     pub verdict: Option<String>,
     pub error: Option<String>,
     pub requested_by: Option<String>,
@@ -479,8 +481,8 @@ impl ProjectionRun {
         self.finished_at.is_some()
     }
 
-    /// Returns whether a verification, or a rebuild in a shadow, found the same rows as the live
-    /// ones. `None`: nothing was compared, or not yet.
+    /// Returns whether a verification or a shadow rebuild produced the same rows as the live rows.
+    /// `None`: the run compares nothing, or has not compared the rows yet.
     pub fn is_equal(&self) -> Option<bool> {
         match self.verdict.as_deref()?.split(' ').next()? {
             "equal" => Some(true),
@@ -503,7 +505,7 @@ pub(crate) async fn list(
     rows.iter().map(read_run).collect()
 }
 
-/// Reads a run from a row of either list.
+/// Reads a run from a result row of one of the queries that list runs.
 pub(super) fn read_run(row: &Row) -> Result<ProjectionRun, Fault> {
     Ok(ProjectionRun {
         id: column(row, 0)?,

@@ -1,5 +1,5 @@
-//! Schedules: the cycle that the code declares, the cycle that an operator sets, and the one in
-//! force.
+//! Statements about schedules: the cycle that the code declares, the cycle that an operator sets,
+//! and the cycle in force.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -77,7 +77,7 @@ pub(crate) async fn register(
     text(&connection.query(&REGISTER, params).await?)
 }
 
-/// Sets the cycle that an operator chose. It is in force until the code declares a new one.
+/// Sets the cycle that an operator chose. That cycle is in force until the code declares a new one.
 pub(crate) async fn set(
     connection: &Connection,
     name: &str,
@@ -108,20 +108,20 @@ pub(crate) async fn resume(
     text(&connection.act_alone(&RESUME, params).await?)
 }
 
-/// Adds one occurrence that is due now. Returns the id of its timer, or `None` if there is no such
-/// schedule.
+/// Adds one occurrence to a schedule, due now. Returns the id of the timer of the occurrence, or
+/// `None` if there is no such schedule.
 pub(crate) async fn run(connection: &Connection, name: &str) -> Result<Option<i64>, Fault> {
     let rows = connection.act_alone(&RUN, &[&name]).await?;
     column(rows.first().ok_or_else(no_row)?, 0)
 }
 
-/// Records for people why an occurrence could not be started.
+/// Records, for people, why an occurrence of a schedule could not start an instance.
 pub(crate) async fn failed(connection: &Connection, name: &str, why: &str) -> Result<(), Fault> {
     connection.query(&FAILED, &[&name, &why]).await.map(drop)
 }
 
-/// Returns schedules after the name `after`, or the one with the name `name`, each with its last
-/// runs.
+/// Returns the schedules with a name after `after`, or the schedule with the name `name`, each with
+/// its last occurrences.
 pub(crate) async fn list(
     connection: &Connection,
     name: Option<&str>,

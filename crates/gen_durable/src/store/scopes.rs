@@ -1,4 +1,4 @@
-//! Scopes of projections and their failures, for operators.
+//! Queries about projection scopes and their failures, for operators.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -8,11 +8,11 @@ use super::{connection::Connection, fault::Fault, row::column, sql};
 sql!(LIST, "projections.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 sql!(FAILURES, "failures.sql", [TEXT, TEXT, BOOL, INT4]);
 
-/// The state of a scope: a projection of one tenant.
+/// The state of a scope: one projection over the log of one tenant.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ProjectionInfo {
-    /// The tenant.
+    /// The tenant of the scope.
     pub tenant: String,
     /// The projection's name.
     pub projection: String,
@@ -20,38 +20,38 @@ pub struct ProjectionInfo {
     pub partition: i32,
     /// The version of the code that wrote the rows.
     pub version: i32,
-    /// A newer version of the code, which does not touch these rows until they are rebuilt. `None`:
-    /// there is none.
+    /// The newer version of the projection that waits until these rows are rebuilt, and does not
+    /// write to them before. `None`: no newer version waits.
     pub offered: Option<i32>,
     /// The generation of rows that readers use.
     pub generation: i32,
-    /// The position of the last event that the rows contain.
+    /// The log position of the last event that was applied to the rows.
     pub position: i64,
     /// The position of the last event of the tenant's log.
     pub log_position: i64,
-    /// `running`, `retrying` or `halted`.
+    /// The status of the scope: `running`, `retrying` or `halted`.
     pub status: String,
-    /// How often the next event has failed.
+    /// How many attempts to apply the next event have failed.
     pub attempts: i32,
     /// When the next event is tried again.
     pub retry_at: Option<Timestamp>,
-    /// The error of the last failure.
+    /// The error of the last event that could not be applied.
     pub last_error: Option<String>,
-    /// The worker that last moved the cursor.
+    /// The worker that last moved the cursor of the scope.
     pub owner: Option<String>,
-    /// The host of that worker, if it is alive.
+    /// The host of the worker in `owner`, if that worker is alive.
     pub host: Option<String>,
     #[allow(missing_docs)]
     pub pid: Option<i32>,
-    /// Whether that worker still owns the scope.
+    /// Whether the worker in `owner` still owns the scope.
     pub owned: bool,
-    /// The age of the next event. `None`: there is no next event.
+    /// The age of the next event that the scope has to apply. `None`: there is no such event.
     pub lag_seconds: Option<f64>,
     /// The position that the cursor had before it was set back by a rebuild.
     pub replaying_to: i64,
     /// A running hash of all events that were applied.
     pub applied: i64,
-    /// The digest of the rows, when it was last computed.
+    /// The digest of the projection's rows that was computed last.
     pub digest: Option<Vec<u8>>,
     /// The position at which the digest was computed.
     pub digest_position: Option<i64>,
@@ -59,8 +59,8 @@ pub struct ProjectionInfo {
     pub digest_at: Option<Timestamp>,
     /// When the scope last changed.
     pub updated_at: Timestamp,
-    /// Whether a live worker has registered the projection. If not, neither the scope nor any run
-    /// of it makes progress.
+    /// Whether a live worker has registered the projection. If none has, neither the scope nor any
+    /// of its runs makes progress.
     pub served: bool,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn list(
     rows.iter().map(info).collect()
 }
 
-/// Reads a scope from a row of either list.
+/// Reads the state of a scope from a result row of one of the queries that list scopes.
 pub(super) fn info(row: &Row) -> Result<ProjectionInfo, Fault> {
     Ok(ProjectionInfo {
         tenant: column(row, 0)?,
@@ -145,10 +145,10 @@ pub struct ProjectionFailure {
     pub tenant: String,
     pub projection: String,
     pub position: i64,
-    /// The event's name, if it is still in the log.
+    /// The name of the event, if the event is still in the log.
     pub event: Option<String>,
     pub attempts: i32,
-    /// `retrying`, `halted`, `parked` or `resolved`.
+    /// The state of the failure: `retrying`, `halted`, `parked` or `resolved`.
     pub state: String,
     pub error: String,
     pub first_at: Timestamp,
@@ -171,7 +171,7 @@ pub(crate) async fn failures(
     rows.iter().map(failure).collect()
 }
 
-/// Reads a failure from a row of either list.
+/// Reads a failure from a result row of one of the queries that list failures.
 pub(super) fn failure(row: &Row) -> Result<ProjectionFailure, Fault> {
     Ok(ProjectionFailure {
         tenant: column(row, 0)?,

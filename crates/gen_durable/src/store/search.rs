@@ -1,5 +1,5 @@
-//! Bounded search: every page reads a limited number of rows, and says down to which id it has
-//! read.
+//! Bounded search for instances: every page reads a limited number of rows, and names the id down
+//! to which it has read.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -57,7 +57,7 @@ const ROWS_READ_MAX: i32 = 20_000;
 /// The largest number of instances on a page.
 const PAGE_MAX: usize = 200;
 
-/// The conditions of a search. An instance is found if it meets all of those that are set.
+/// The conditions of a search. A search finds an instance if it meets all conditions that are set.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs)]
 pub struct Search {
@@ -70,13 +70,13 @@ pub struct Search {
     pub key: Option<String>,
     /// A part of the error's text, in upper or lower case.
     pub error: Option<String>,
-    /// Enqueued at this time or later.
+    /// Only instances that were enqueued at this time or later.
     pub since: Option<Timestamp>,
-    /// Enqueued before this time.
+    /// Only instances that were enqueued before this time.
     pub until: Option<Timestamp>,
-    /// Only instances with an id below this one: `next` of the page before.
+    /// Only instances with an id below this id, which is `next` of the previous page.
     pub before: Option<i64>,
-    /// The size of the page, 200 at the most.
+    /// The largest number of instances on the page, up to 200.
     pub limit: usize,
 }
 
@@ -105,20 +105,20 @@ pub struct SearchHit {
     pub awaits: Option<Vec<String>>,
 }
 
-/// A page of a search.
+/// A page of the result of a search.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Page {
     /// The instances, the newest first.
     pub found: Vec<SearchHit>,
-    /// The `before` of the next page: every id above it has been read. `None`: this was the last
-    /// page.
+    /// The `before` of the next page: the search has read every id that is larger. `None`: this was
+    /// the last page.
     pub next: Option<i64>,
 }
 
 impl Inspect {
     /// Searches instances, the newest first. One call reads a bounded number of rows, so a page may
-    /// be short and still have a next one.
+    /// have fewer instances than the limit although another page exists.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
         return Ok(Page { found, next });
     }
     // The number of executing instances is limited by the concurrency of the workers, so the first
-    // page has read all of them.
+    // page of the search has read all executing instances.
     if aside == Some(Status::Executing) {
         return Ok(Page { found, next: None });
     }

@@ -1,4 +1,4 @@
-//! Operations on other instances: delivers signals, cancels.
+//! Delivers signals to instances and cancels instances.
 
 use jiff::Timestamp;
 
@@ -24,14 +24,15 @@ sql!(
 );
 sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
 
-/// The largest number of children that one statement of a subtree's cancel reads, and at most
-/// cancels.
+/// While a subtree is cancelled, one statement reads at most this many children, and cancels the
+/// live ones among them.
 const TREE_PAGE: i32 = 1_000;
-/// The largest number of parents in one statement of a subtree's cancel.
+/// While a subtree is cancelled, one statement reads the children of at most this many parents.
 const TREE_PARENTS_MAX: usize = 1_000;
-/// The longest time that a page waits for a row that another transaction holds.
+/// The longest time that one page of a cancelled subtree waits for a row that another transaction
+/// has locked.
 const TREE_LOCK_TIMEOUT: &str = "1s";
-/// How often a page is tried again before the call fails.
+/// How often a page of a cancelled subtree is tried again before the call fails.
 const TREE_TRIES_MAX: u32 = 4;
 
 /// The largest number of unconsumed signals of an instance.
@@ -89,8 +90,8 @@ pub(crate) async fn deliver(connection: &Connection, sent: &SignalRow) -> Result
     answer(&connection.act(&SIGNAL, params).await?)
 }
 
-/// Delivers a signal in the caller's transaction: it is delivered if and only if that transaction
-/// commits.
+/// Delivers a signal in the caller's transaction: the signal is delivered if and only if that
+/// transaction commits.
 pub(crate) async fn deliver_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -150,8 +151,8 @@ pub(crate) struct Holder {
     pub(crate) eligible_at: Timestamp,
 }
 
-/// Delivers a signal to the instance that holds the key, or starts this instance with the signal in
-/// its inbox. One statement does both.
+/// Delivers a signal to the instance that holds the key. If no instance holds it, inserts the given
+/// instance with the signal in its inbox. One statement does both.
 pub(crate) async fn signal_or_start(
     connection: &Connection,
     start: &New,
@@ -172,7 +173,8 @@ pub(crate) async fn signal_or_start(
     holder(&connection.act(&SIGNAL_OR_START, params).await?)
 }
 
-/// Does the same as [`signal_or_start`] in the caller's transaction.
+/// Delivers the signal or inserts the instance as [`signal_or_start`] does, in the caller's
+/// transaction.
 pub(crate) async fn signal_or_start_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -219,11 +221,12 @@ pub(crate) struct SignalTarget {
     pub(crate) machines: Option<Vec<&'static str>>,
 }
 
-/// Cancels an instance, and with `subtree` every live instance below it.
+/// Cancels an instance, and with `subtree` also all its live descendants.
 ///
-/// A tree is cancelled from the top, page by page, and each page is a transaction. A settled parent
-/// spawns no more children, so the walk ends. If the walk is interrupted, the instances that it has
-/// cancelled stay cancelled, and the same call continues with the rest.
+/// The function cancels a tree from the top, page by page, and each page is a transaction. A
+/// settled parent spawns no more children, so the function ends. If it is interrupted, the
+/// instances that are cancelled already stay cancelled, and another call with the same arguments
+/// cancels the rest.
 pub(crate) async fn cancel(
     connection: &Connection,
     whom: &SignalTarget,
@@ -234,7 +237,8 @@ pub(crate) async fn cancel(
         let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason];
         return answer(&connection.act(&CANCEL, params).await?);
     }
-    // The tree is addressed by the id of its root: a settled instance may have lost its key.
+    // The tree is addressed by the id of its root and not by the key, because a settled instance
+    // may have lost its key.
     let id = match (whom.id, &whom.key) {
         (Some(id), _) => id,
         (None, key) => match connection
@@ -260,14 +264,14 @@ pub(crate) async fn cancel(
     Ok(answer)
 }
 
-/// The position in the list of a parent's children: generation and id. `None`: among the children
-/// without a generation.
+/// A position in the list of a parent's children: the number of the spawn, and the id of the child.
+/// `None`: the position is among the children that are not counted for a spawn.
 type Cursor = (Option<i32>, i64);
 const FIRST_CHILD: Cursor = (Some(0), 0);
 
-/// Cancels every live instance below one that has settled.
+/// Cancels every live descendant of an instance that has settled.
 async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Result<(), Fault> {
-    // Instances with children that are still to be read. The instances that were added last are
+    // The parents for which the children are still to be read. The parents that were added last are
     // read first, so that the list holds only a few pages for each level of the tree.
     let mut parents: Vec<(i64, Cursor)> = vec![(root, FIRST_CHILD)];
     let mut tries = 0;
@@ -299,7 +303,8 @@ async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Resul
                     column::<Vec<i64>>(row, 0)?,
                 )
             }
-            // Another transaction holds a row of this page. The page is tried again.
+            // Another transaction has locked a row of this page of children, so the page is tried
+            // again.
             Err(Fault::Busy(_)) if tries < TREE_TRIES_MAX => {
                 tries += 1;
                 (0, cursor, Vec::new())

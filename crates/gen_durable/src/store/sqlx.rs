@@ -1,5 +1,5 @@
-//! Adapts `sqlx` transactions, of callers and of steps: the statements of the store, sent by
-//! another driver.
+//! Sends the statements of the store through the driver `sqlx`, in `sqlx` transactions of callers
+//! and of steps.
 
 use bytes::BytesMut;
 use futures_util::future::BoxFuture;
@@ -16,7 +16,7 @@ use super::{
     connection::Param,
     fault::Fault,
     row::Fields,
-    step_results::{StepResult, NextInputs, settle_within},
+    step_results::{NextInputs, StepResult, write_within},
     step_tx::{Owned, StepTx},
     target::Target,
     tx::{sealed::Sealed, within_timeout},
@@ -89,7 +89,7 @@ impl Fields for PgRow {
     }
 }
 
-/// Sends one unnamed statement: a pooler in front of Postgres may keep no named ones.
+/// Sends one unnamed statement: a pooler in front of Postgres may not keep named statements.
 async fn rows(
     connection: &mut PgConnection,
     text: String,
@@ -99,8 +99,8 @@ async fn rows(
         .iter()
         .map(|(param, kind)| Encoded::of(*param, kind))
         .collect::<Result<_, Fault>>()?;
-    // Static text of this crate. The only inserted part is the name of the schema, which has been
-    // checked.
+    // The text is a static text of this crate. Only the name of the schema is inserted, and
+    // `Target` has checked that name.
     let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
     for value in encoded {
         query = query.bind(value);
@@ -140,15 +140,15 @@ impl Sealed for sqlx::Transaction<'_, Postgres> {
 }
 
 impl Owned for sqlx::Transaction<'static, Postgres> {
-    fn settle<'a>(
+    fn write<'a>(
         &'a mut self,
         target: &'a Target,
         result: &'a StepResult,
     ) -> BoxFuture<'a, Result<Option<NextInputs>, Fault>> {
-        Box::pin(settle_within(self, target, result))
+        Box::pin(write_within(self, target, result))
     }
-    // The step result was written in this transaction a moment ago, so no statement of it has
-    // failed, and COMMIT cannot end in a silent rollback.
+    // The engine has just written the step result in this transaction. So no statement of the
+    // transaction has failed, and COMMIT cannot end in a silent rollback.
     fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(within_timeout(target, (*self).commit()))
     }
@@ -174,7 +174,7 @@ impl From<sqlx::Error> for Fault {
                     message,
                 },
             },
-            // The connection failed. Whether the statement was executed is unknown.
+            // The connection failed, so it is unknown whether the server executed the statement.
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)

@@ -1,4 +1,5 @@
-//! Writes step results: a batch at a time, each guarded by its claim.
+//! Writes step results in batches. A result is written only if the claim under which the step ran
+//! is still valid.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +18,9 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{new_instance::New, event::NewEvent, id::Status, send_signal::SignalRow, history::HistoryRecord};
+use crate::{
+    event::NewEvent, history::HistoryRecord, id::Status, new_instance::New, send_signal::SignalRow,
+};
 
 sql!(prepared WRITE_RESULTS, "write_step_results.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -59,14 +62,18 @@ sql!(
         TEXT
     ]
 );
-sql!(WRITE_WITH_EFFECTS_WITHIN, "write_step_results_with_effects_within.sql", [TEXT, TEXT]);
+sql!(
+    WRITE_WITH_EFFECTS_WITHIN,
+    "write_step_results_with_effects_within.sql",
+    [TEXT, TEXT]
+);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
 sql!(WARM, "warm.sql", []);
 
-/// The longest time that a batch waits for a lock that another transaction holds: well below
-/// Postgres's deadlock_timeout (1 s), and about as long as a few commits.
+/// The longest time that a batch of step results waits for a lock that another transaction holds.
+/// It is well below Postgres's deadlock_timeout (1 s), and about as long as a few commits take.
 pub(crate) const BATCH_LOCK_TIMEOUT: &str = "20ms";
-/// The longest wait of a part of a batch in which a row is known to be locked.
+/// The longest lock wait of a part of a batch, after the whole batch has failed to get a lock.
 pub(crate) const HALVED_LOCK_TIMEOUT: &str = "2ms";
 
 /// The `attempt_change` of a step result that enters a step.
@@ -82,7 +89,7 @@ pub(crate) struct StepResult {
     /// The step to write, if it changes.
     pub(crate) step: Option<String>,
     pub(crate) data: Option<String>,
-    /// The state to write. `None`: it has not changed.
+    /// The state to write. `None`: the state has not changed.
     pub(crate) state: Option<String>,
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
@@ -90,10 +97,11 @@ pub(crate) struct StepResult {
     /// begin at zero.
     pub(crate) attempt_change: i32,
     pub(crate) delay_seconds: f64,
-    /// True if the instance is in a lane or has a partition key: when it settles or waits, its
-    /// successor there may run.
+    /// True if the instance is in a lane or has a partition key: when the instance settles or
+    /// waits, its successor in the lane or partition may run.
     pub(crate) keyed: bool,
-    /// True if this worker may run the successor at once: the same commit promotes it.
+    /// True if this worker may run the successor at once, because the commit of this result also
+    /// promotes the successor.
     pub(crate) takes: bool,
     /// True if the instance ran in a lane of which this process is the lane worker.
     pub(crate) unclaimed: bool,
@@ -116,7 +124,7 @@ pub(crate) struct Effects {
     pub(crate) consumed: Vec<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline: Option<Deadline>,
-    /// The due time of a sleep until a date.
+    /// The time at which a sleep ends, if the step sleeps until a given time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<Timestamp>,
     /// Repeating timers of the wait.
@@ -128,10 +136,11 @@ pub(crate) struct Effects {
     pub(crate) new_instances: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) signals: Vec<SignalRow>,
-    /// Events for the log. They are recorded last.
+    /// Events for the log. The commit appends them to the log after all other effects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<NewEvent>,
-    /// The parent. When a child settles, its commit updates the parent's row.
+    /// The parent of the instance, if the instance settles. The commit then also updates the
+    /// parent's row.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
 }
@@ -175,7 +184,7 @@ impl Effects {
     }
 }
 
-/// When a wait ends without a signal, and the step that it then enters.
+/// When a wait ends without a signal, and the step that the instance then enters.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Deadline {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,14 +227,14 @@ pub(crate) struct NextInputs {
 /// The result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// The step results that were written, by instance id. The fence rejected the results that are
-    /// missing here.
+    /// The step results that were written, by instance id. The fence rejected every result that is
+    /// missing in this map.
     pub(crate) found: HashMap<i64, NextInputs>,
-    /// The successors that this worker runs now, each with the id of the instance that it succeeds.
+    /// The successors that this worker runs now, each with the id of its predecessor.
     pub(crate) promoted: Vec<(i64, Claimed)>,
 }
 
-/// The worker that runs the successors in lanes and partitions.
+/// The worker that runs promoted successors in lanes and partitions directly after the commit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SuccessorWorker<'a> {
     pub(crate) worker: &'a str,
@@ -234,7 +243,7 @@ pub(crate) struct SuccessorWorker<'a> {
 }
 
 impl SuccessorWorker<'_> {
-    /// No worker runs the successors: they are left to the pickers.
+    /// Stands for no worker: the pickers claim the promoted successors.
     const NONE: SuccessorWorker<'static> = SuccessorWorker {
         worker: "00000000-0000-0000-0000-000000000000",
         lease_seconds: 0.0,
@@ -271,8 +280,8 @@ struct ResultDocument<'a> {
     more: Option<&'a Effects>,
 }
 
-/// Encodes the batch as one JSON document. Invalid JSON is the fault of the step result that
-/// contains it.
+/// Encodes the batch as one JSON document. If the JSON of a step result is invalid, the function
+/// returns a fault.
 fn document<'a>(results: impl IntoIterator<Item = &'a StepResult>) -> Result<String, Fault> {
     let raw = |text: &'a Option<String>| -> Result<Option<&'a RawValue>, serde_json::Error> {
         text.as_deref()
@@ -318,7 +327,8 @@ impl StepResult {
     }
 }
 
-/// The arrays of a batch, in the order of ids: the order in which the statement locks the rows.
+/// The parameters of a batch as one array per column. The entries are sorted by instance id,
+/// because the statement locks the rows in that order.
 struct Columns<'a> {
     ids: Vec<i64>,
     epochs: Vec<i64>,
@@ -378,8 +388,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The history entries of a batch, in the same order. A batch without history uses a statement
-/// without these arrays, and so costs no more.
+/// The history entries of a batch as one array per column, in the order of `Columns`. A batch
+/// without history uses a statement without these arrays, so that it does not pay for them.
 struct HistoryColumns<'a> {
     froms: Vec<Option<&'a str>>,
     outcomes: Vec<Option<&'a str>>,
@@ -399,12 +409,16 @@ impl<'a> HistoryColumns<'a> {
         sorted.sort_unstable_by_key(|result| result.claim.id);
         let histories = || sorted.iter().map(|result| result.history.as_deref());
         Some(HistoryColumns {
-            froms: histories().map(|history| history?.from.as_deref()).collect(),
+            froms: histories()
+                .map(|history| history?.from.as_deref())
+                .collect(),
             outcomes: histories().map(|history| Some(history?.outcome)).collect(),
             attempts: unless_all(
                 0,
                 histories().map(|history| {
-                    history.map_or(0, |history| i32::try_from(history.attempt).unwrap_or(i32::MAX))
+                    history.map_or(0, |history| {
+                        i32::try_from(history.attempt).unwrap_or(i32::MAX)
+                    })
                 }),
             ),
             took: histories()
@@ -428,10 +442,12 @@ impl<'a> HistoryColumns<'a> {
     }
 }
 
-/// The instances of a batch for which this worker runs the successor at once, and the worker.
+/// The instances of a batch for which a worker runs the successor directly after the commit, and
+/// that worker.
 struct Promotions<'a> {
     taking: Vec<i64>,
-    /// Those of them that are in a lane of which this process is not the lane worker yet.
+    /// The instances of `taking` that are in a lane of which this process is not the lane worker
+    /// yet.
     begins: Vec<i64>,
     taker: SuccessorWorker<'a>,
 }
@@ -467,14 +483,14 @@ impl Promotions<'_> {
     }
 }
 
-/// Writes a batch in one statement, which is one transaction. Either all results are plain, or all
-/// have effects. The statement waits briefly for locks (`lock_timeout`), then fails as `Busy`.
-/// Returns the results that were written; the others were rejected by the fence, because their
-/// claims were lost.
+/// Writes a batch in one statement, which is one transaction. Either no result of the batch has
+/// effects, or all have. The statement waits briefly for locks (`lock_timeout`), then fails as
+/// `Busy`. Returns the results that were written. The fence has rejected all other results, because
+/// their claims were lost.
 ///
-/// If a result frees a lane or a partition key, its successor is promoted, and runs in the worker
-/// `taker`, if there is one.
-pub(crate) async fn settle<'a>(
+/// If a result frees a lane or a partition key, the statement promotes the successor. The worker
+/// `taker`, if there is one, then runs the successor.
+pub(crate) async fn write<'a>(
     connection: &Connection,
     results: impl IntoIterator<Item = &'a StepResult>,
     taker: Option<SuccessorWorker<'_>>,
@@ -516,13 +532,14 @@ pub(crate) async fn settle<'a>(
     }
 }
 
-/// Prepares a new connection for commits: the server plans the functions that they call.
+/// Prepares a new connection for commits: makes the server plan the functions that the commits
+/// call.
 pub(crate) async fn warm(connection: &Connection) -> Result<(), Fault> {
     connection.query(&WARM, &[]).await.map(drop)
 }
 
-/// Locks those of these rows that are free, until the open transaction ends. Returns those that
-/// another transaction has locked.
+/// Locks these rows until the open transaction ends, without waiting. Returns the ids of the rows
+/// that another transaction has locked.
 pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
     connection
         .query(&LOCK, &[&ids])
@@ -534,17 +551,24 @@ pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet
 
 /// Writes one step result in the step's own transaction. Returns `None` if the claim was lost; the
 /// transaction must then not commit.
-pub(crate) async fn settle_within<T: Transaction>(
+pub(crate) async fn write_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     result: &StepResult,
 ) -> Result<Option<NextInputs>, Fault> {
     let commit_within = format!("{}ms", target.statement_timeout().as_millis());
-    // A result with history, or one that may free a lane or a partition key, is written by
-    // `_write_step_results_with_effects` too, so that this statement needs no variant for each of these cases.
+    // A result with history, or a result that may free a lane or a partition key, is written by
+    // `_write_step_results_with_effects`, even if it has no effects. So the statement for plain
+    // results needs no variant for these cases.
     let rows = if result.more.is_some() || result.keyed || result.history.is_some() {
         let document = document([result])?;
-        query_in(tx, target, &WRITE_WITH_EFFECTS_WITHIN, &[&document, &commit_within]).await?
+        query_in(
+            tx,
+            target,
+            &WRITE_WITH_EFFECTS_WITHIN,
+            &[&document, &commit_within],
+        )
+        .await?
     } else {
         let columns = Columns::of([result], None);
         let mut params = columns.params().to_vec();
@@ -571,8 +595,8 @@ fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
 }
 
 /// Reads the result of a keyed batch. The first row has the ids of the written results. Each other
-/// row has either the inputs of an instance that runs ahead, or a successor and the id of the
-/// instance that it succeeds.
+/// row has either the inputs of an instance that runs ahead, or a successor and the id of its
+/// predecessor.
 fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
     let mut written = Written::default();
     let Some((first, rows)) = rows.split_first() else {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::{
     fault::Fault,
-    step_results::{StepResult, NextInputs, settle_within},
+    step_results::{NextInputs, StepResult, write_within},
     target::Target,
     tx::Tx,
 };
@@ -17,32 +17,33 @@ use super::{
 /// [`Transition::within`](crate::Transition::within) accepts either.
 pub struct StepTx(Box<dyn Owned>);
 
-/// The operations of the engine on a transaction that a step returns. It is an owned value behind
-/// one pointer, so that the engine is compiled once for all drivers.
+/// The operations of the engine on a transaction that a step returns. The engine calls them through
+/// a trait object, so that its code is compiled once for all drivers.
 pub(crate) trait Owned: Send {
-    /// Writes the step result in one statement. Returns `None` if the claim was lost; the
-    /// transaction must then not commit.
-    fn settle<'a>(
+    /// Writes the step result in one statement. Returns `None` if the claim was lost; the caller
+    /// must then not commit the transaction.
+    fn write<'a>(
         &'a mut self,
         target: &'a Target,
         result: &'a StepResult,
     ) -> BoxFuture<'a, Result<Option<NextInputs>, Fault>>;
 
-    /// Commits. After [`Fault::Lost`] it is unknown whether the transaction has committed.
+    /// Commits the transaction. After [`Fault::Lost`] it is unknown whether the transaction has
+    /// committed.
     fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Rolls back. Dropping the transaction does the same, but a [`Tx`] then also closes its
-    /// connection.
+    /// Rolls the transaction back. Dropping the transaction does the same, but a [`Tx`] that is
+    /// dropped also closes its connection.
     fn rollback(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
 }
 
 impl Owned for Tx {
-    fn settle<'a>(
+    fn write<'a>(
         &'a mut self,
         target: &'a Target,
         result: &'a StepResult,
     ) -> BoxFuture<'a, Result<Option<NextInputs>, Fault>> {
-        Box::pin(settle_within(self, target, result))
+        Box::pin(write_within(self, target, result))
     }
     fn commit(self: Box<Self>, _: &Target) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move { self.finish("commit").await })
@@ -65,7 +66,7 @@ impl StepTx {
         result: &StepResult,
     ) -> Result<Option<NextInputs>, Fault> {
         let StepTx(mut tx) = self;
-        match tx.settle(target, result).await? {
+        match tx.write(target, result).await? {
             Some(found) => tx.commit(target).await.map(|()| Some(found)),
             None => {
                 drop(tx.rollback(target).await);

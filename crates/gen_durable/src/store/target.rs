@@ -24,10 +24,10 @@ pub const DEFAULT_SCHEMA: &str = "gen_durable";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a statement may take, unless the settings of an engine say otherwise.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A network that has gone silent is noticed after about this long.
+/// A connection over a silent network is reported as lost after about this time.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A database, a schema in it, and how to connect.
+/// The database to connect to, and the schema to use in it.
 pub(crate) struct Target {
     pub(crate) config: tokio_postgres::Config,
     tls: Option<MakeRustlsConnect>,
@@ -35,8 +35,8 @@ pub(crate) struct Target {
     /// Set when a pooler turned out not to keep prepared statements. From then on all statements
     /// are sent unnamed.
     unnamed: AtomicBool,
-    /// How often each statement was sent, by name. Tests assert the cost of operations on it. The
-    /// mutex is never held over an await.
+    /// How often each statement was sent, by name. Tests use these numbers to assert the cost of
+    /// operations. The mutex is never held over an await.
     sent: Mutex<BTreeMap<&'static str, u64>>,
     /// How long a statement may take before it counts as lost, in milliseconds.
     statement_timeout_ms: AtomicU64,
@@ -44,8 +44,8 @@ pub(crate) struct Target {
     /// `created_at` (0: never). The reaper does nothing for one lease after that.
     lost_contact_ms: AtomicU64,
     created_at: Instant,
-    /// How many connections of leases could not be opened. While there are any, the loops of
-    /// engines open no connections.
+    /// How many lease connections wait to be opened after a failed attempt. While the number is not
+    /// zero, the loops of engines open no connections.
     leases_waiting: AtomicUsize,
 }
 
@@ -70,8 +70,8 @@ impl Target {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(NETWORK_TIMEOUT);
         }
-        // The host names a root certificate to verify the server with. `prefer` would allow a
-        // connection without TLS, which verifies nothing.
+        // The host names a root certificate to verify the server with. The mode `prefer` would
+        // allow a connection without TLS, which verifies nothing.
         if root_certificate.is_some() && config.get_ssl_mode() == SslMode::Prefer {
             config.ssl_mode(SslMode::Require);
         }
@@ -97,8 +97,8 @@ impl Target {
         })
     }
 
-    /// Returns a target for the same database with connections of their own, which are counted
-    /// separately.
+    /// Returns a target for the same database and schema. It has connections of its own, with this
+    /// application name, and counts their statements separately.
     pub(crate) fn beside(&self, application_name: &str) -> Target {
         let mut config = self.config.clone();
         config.application_name(application_name);
@@ -135,7 +135,7 @@ impl Target {
     }
 
     /// Returns the text of a statement for this schema. Statements are written for the default
-    /// schema; for another one, its name is replaced.
+    /// schema; for another schema, this function replaces the name.
     pub(crate) fn render(&self, text: &str) -> String {
         if self.schema == DEFAULT_SCHEMA {
             return text.to_owned();
@@ -249,8 +249,8 @@ impl Target {
         self.lost_contact_ms
             .store(millis(self.created_at.elapsed()).max(1), Ordering::Relaxed);
     }
-    /// Returns whether this process has lost contact within this time. A process that has just
-    /// started has lost none.
+    /// Returns whether this process has lost contact within this time. For a process that has just
+    /// started, it returns false.
     pub(crate) fn lost_contact_within(&self, time: Duration) -> bool {
         let lost_ms = self.lost_contact_ms.load(Ordering::Relaxed);
         lost_ms > 0
@@ -277,8 +277,8 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Checks the name of a schema. It is the only identifier that is inserted into SQL text, and this
-/// is the only check of it.
+/// Checks the name of a schema. The name is the only identifier that is inserted into SQL text, and
+/// only this function checks it.
 fn check_schema_name(schema: &str) -> Result<(), Error> {
     let first = schema
         .bytes()
@@ -296,8 +296,8 @@ fn check_schema_name(schema: &str) -> Result<(), Error> {
 }
 
 /// Removes the TLS options of libpq that the driver does not know. `sslmode=verify-full` and
-/// `verify-ca` become `require`, because the certificate of a server is always verified here. The
-/// file of `sslrootcert=FILE` is returned.
+/// `verify-ca` become `require`, because this crate always verifies the certificate of a server.
+/// Also returns the file name of `sslrootcert=FILE`.
 fn extract_tls_options(url: &str) -> Result<(String, Option<String>), Error> {
     let url = url
         .replace("sslmode=verify-full", "sslmode=require")
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_name_is_an_identifier_or_refused() {
+    fn a_schema_name_that_is_not_a_plain_lowercase_identifier_is_refused() {
         for good in ["gen_durable", "_x", "a1", &"a".repeat(48)] {
             assert!(Target::new("host=/tmp user=x", good).is_ok(), "{good}");
         }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tls_options_of_libpq_are_understood() {
+    fn a_connection_string_with_sslmode_verify_full_or_sslrootcert_of_libpq_is_accepted() {
         let (url, file) = extract_tls_options(
             "postgres://h/db?sslmode=verify-full&sslrootcert=%2Fca.pem&connect_timeout=3",
         )
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_certificate_requires_tls_unless_it_is_disabled() {
+    fn sslrootcert_in_a_connection_string_requires_tls_unless_sslmode_is_disable() {
         let file = std::env::temp_dir().join(format!("durable-roots-{}.pem", std::process::id()));
         std::fs::write(&file, "").unwrap_or_default();
         let mode = |words: &str| {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn several_hosts_are_understood_and_a_password_is_not_shown() {
+    fn a_connection_string_may_name_several_hosts_and_debug_output_hides_its_password() {
         let target = Target::new(
             "postgres://u:secret@a,b:5433/db?target_session_attrs=read-write&sslmode=disable",
             "s",

@@ -1,4 +1,5 @@
-//! Timers: due times, firing, cancelling, retention; and the deadlines of waits.
+//! Statements about timers and about the deadlines of waits: reads due times, fires, cancels and
+//! deletes timers, and ends waits at their deadline.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -35,9 +36,9 @@ const FIRE_LOCK_TIMEOUT: &str = "100ms";
 /// A range of due times, relative to the time of the database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
-    /// The range begins this many seconds before now…
+    /// The range begins this many seconds before now.
     pub(crate) since: f64,
-    /// …and ends this many seconds before now.
+    /// The range ends this many seconds before now.
     pub(crate) until: f64,
     /// Due times before this one are not read.
     pub(crate) from: Timestamp,
@@ -45,7 +46,7 @@ pub(crate) struct Range {
 
 #[cfg(feature = "testing")]
 impl Range {
-    /// Every due time up to now.
+    /// The range of all due times up to now.
     pub(crate) const ALL: Range = Range {
         since: f64::INFINITY,
         until: 0.0,
@@ -53,8 +54,8 @@ impl Range {
     };
 }
 
-/// A wait that has reached its deadline: the queue and priority of its instance, and when it was
-/// due.
+/// A wait that has reached its deadline: the queue and priority of its instance, and the time of
+/// the deadline.
 #[derive(Debug, Clone)]
 pub(crate) struct Expired {
     pub(crate) queue: String,
@@ -62,8 +63,8 @@ pub(crate) struct Expired {
     pub(crate) due: Timestamp,
 }
 
-/// Ends the waits and joins that have passed their deadline. Returns them, and the time of the
-/// database.
+/// Ends the waits and joins that have passed their deadline. Returns these waits and joins, and the
+/// time of the database.
 pub(crate) async fn expire(
     connection: &Connection,
     limit: i32,
@@ -90,8 +91,8 @@ pub(crate) async fn expire(
     ))
 }
 
-/// Returns the due times of timers (`true`) and of deadlines (`false`) around now, and the time of
-/// the database.
+/// Returns the times around now at which timers (`true`) and deadlines (`false`) are due, and the
+/// time of the database.
 pub(crate) async fn upcoming(
     connection: &Connection,
     since: f64,
@@ -171,16 +172,16 @@ pub(crate) async fn due(
 pub(crate) struct Verdict {
     pub(crate) id: i64,
     pub(crate) due: Timestamp,
-    /// Whether the timer starts an instance. Otherwise its occurrence is recorded as missed.
+    /// Whether the timer starts an instance. If not, its occurrence is recorded as missed.
     pub(crate) happens: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remaining: Option<u32>,
-    /// The number of missed occurrences that the next one stands for.
+    /// The number of missed occurrences for which the next occurrence stands.
     pub(crate) missed: u32,
-    /// The instance that a schedule starts. The row of a repeating timer of a wait already contains
-    /// its instance.
+    /// The instance that a schedule starts. It is `None` for a repeating timer of a wait, because
+    /// the row of such a timer already contains the instance to enqueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) new_instance: Option<New>,
 }
@@ -189,16 +190,18 @@ pub(crate) struct Verdict {
 #[derive(Debug, Clone)]
 pub(crate) struct Fired {
     pub(crate) id: i64,
-    /// `fired`, `missed`, `cancelled`, or `held`: another transaction holds a row that is needed.
+    /// `fired`, `missed`, `cancelled`, or `held`, if another transaction has locked a row that is
+    /// needed.
     pub(crate) answer: String,
     pub(crate) late_seconds: Option<f64>,
-    /// The queue, priority and due time of the instance that it started, to wake the pickers.
+    /// The queue, priority and due time of the instance that the timer started, to wake the
+    /// pickers.
     pub(crate) started: Option<(String, i16, Timestamp)>,
     pub(crate) next: Option<Timestamp>,
 }
 
 impl Fired {
-    /// Creates the result for a timer that another transaction holds.
+    /// Creates the result for a timer with a row that another transaction has locked.
     pub(crate) fn held(id: i64) -> Fired {
         Fired {
             id,
@@ -238,7 +241,8 @@ pub(crate) async fn fire(
     rows.iter().map(read).collect()
 }
 
-/// Cancels a timer. Returns 'cancelled', 'too_late', 'no_target' or 'schedule'.
+/// Cancels a timer. Returns 'cancelled', 'too_late', 'no_target' (there is no such timer) or
+/// 'schedule' (the timer is the next occurrence of a schedule).
 pub(crate) async fn cancel(connection: &Connection, id: i64) -> Result<String, Fault> {
     let rows = connection.act_alone(&CANCEL, &[&id]).await?;
     column(rows.first().ok_or_else(no_row)?, 0)
@@ -265,8 +269,9 @@ pub(crate) async fn overdue(connection: &Connection, by_seconds: f64) -> Result<
     column(rows.first().ok_or_else(no_row)?, 0)
 }
 
-/// Returns everything that falls due, of all kinds, after the position `after`. With `only_overdue`
-/// or `only_ahead`, only what is overdue or only what is still to come.
+/// Returns due times of all kinds (timers, deadlines, delayed instances), in order, after the
+/// position `after`. With `only_overdue`, it returns only past due times, and with `only_ahead`
+/// only future ones.
 pub(crate) async fn list(
     connection: &Connection,
     limit: i32,
@@ -279,13 +284,13 @@ pub(crate) async fn list(
         .await
 }
 
-/// Returns everything that falls due for one instance.
+/// Returns the due times of one instance, of all kinds.
 pub(crate) async fn of(connection: &Connection, instance: i64) -> Result<Vec<Row>, Fault> {
     connection.query(&OF, &[&instance]).await
 }
 
-/// Splits the next `seconds` into `parts` equal parts, and returns how much falls due in each, by
-/// kind. Each number is counted up to `counted_max`.
+/// Splits the next `seconds` into `parts` equal parts, and returns how many due times fall into
+/// each part, by kind. Each number is counted up to `counted_max`.
 pub(crate) async fn forecast(
     connection: &Connection,
     seconds: f64,
@@ -302,7 +307,7 @@ pub(crate) async fn forecast(
 
 /// Returns four counts: blocked lanes, timers and deadlines that are overdue by more than this,
 /// paused schedules, and schedules that fail or that no live worker registers.
-pub(crate) async fn attention(connection: &Connection, by_seconds: f64) -> Result<[i64; 4], Fault> {
+pub(crate) async fn findings(connection: &Connection, by_seconds: f64) -> Result<[i64; 4], Fault> {
     let rows = connection.query(&ATTENTION, &[&by_seconds]).await?;
     let row = rows.first().ok_or_else(no_row)?;
     Ok([

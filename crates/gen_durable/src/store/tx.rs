@@ -1,4 +1,4 @@
-//! A transaction as an owned value: a step's own, or a caller's.
+//! Transactions as values: a transaction of a step, or a transaction of a caller.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
@@ -19,8 +19,8 @@ use crate::error::Error;
 /// A transaction on one of the pool's connections. It dereferences to a `tokio_postgres::Client`,
 /// with all its methods.
 ///
-/// If it is dropped without [`commit`](Tx::commit), it is rolled back, and its connection is closed
-/// and not used again.
+/// A transaction that is dropped without [`commit`](Tx::commit) is rolled back, and its connection
+/// is closed and not used again.
 pub struct Tx {
     client: Option<Link>,
     pool: Arc<Inner>,
@@ -37,7 +37,7 @@ impl Tx {
         }
     }
 
-    /// Commits the transaction. Its changes are durable when this has returned.
+    /// Commits the transaction. Its changes are durable when this function has returned.
     ///
     /// # Errors
     ///
@@ -49,7 +49,8 @@ impl Tx {
             .map_err(|fault| fault.into_error("commit a transaction"))
     }
 
-    /// Rolls the transaction back. Dropping it does the same, but closes the connection.
+    /// Rolls the transaction back. Dropping the transaction does the same, but closes its
+    /// connection.
     ///
     /// # Errors
     ///
@@ -78,8 +79,8 @@ impl Tx {
     }
 }
 
-/// A transaction that is dropped may have a running statement, which the server would continue,
-/// with its locks. So it is cancelled.
+/// Cancels the statement of a transaction that is dropped. Otherwise the server could continue a
+/// running statement, and the statement would keep its locks.
 impl Drop for Tx {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
@@ -165,9 +166,9 @@ pub(crate) async fn query_in<T: Transaction>(
     within_timeout(target, tx.rows(target.render(sql.text), &typed)).await
 }
 
-/// Waits for a reply within the statement timeout. After that the connection counts as lost: an
-/// instance must not hang on a silent network. A caller that gets [`Fault::Lost`] drops the
-/// connection.
+/// Waits for a reply until the statement timeout. After the timeout the connection counts as lost,
+/// so that an instance does not wait forever on a silent network. A caller that gets
+/// [`Fault::Lost`] drops the connection.
 pub(crate) async fn within_timeout<T, E: Into<Fault>>(
     target: &Target,
     sent: impl Future<Output = Result<T, E>>,

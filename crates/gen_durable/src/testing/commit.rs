@@ -1,10 +1,11 @@
-//! Writes the step results of a lab: like an engine, but in one process and one after the other.
+//! Writes the step results of a lab as an engine does, but one after the other.
 
-use super::{Lab, DrainStats};
+use super::{DrainStats, Lab};
 use crate::{
     codec,
     engine::execute::Decision,
     error::Failure,
+    history::HistoryRecord,
     id::Status,
     store::{
         fault::Fault,
@@ -12,7 +13,6 @@ use crate::{
         row::{Claim, Claimed},
         step_results::{self, StepResult},
     },
-    history::HistoryRecord,
 };
 
 /// The outcome of writing a decision that may have a transaction of its own.
@@ -47,7 +47,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
             if results.is_empty() || self.write(results, tally).await.is_none() {
                 continue;
             }
-            // A result that the database refuses must not fail the others: write each one alone.
+            // Writes each result alone, so that a result that the database rejects does not fail
+            // the others.
             batch.sort_by_key(|(row, _)| row.id);
             for (row, result) in batch {
                 self.commit_alone(&row, result, tally).await;
@@ -126,8 +127,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         };
         match tx.conclude(&self.client.pool().inner.target, &result).await {
             Ok(Some(_)) => tally.count(result.status),
-            // The step had lost its claim, for example because it was cancelled while it ran. Its
-            // transaction was rolled back.
+            // The step had lost its claim, for example because a caller cancelled the instance
+            // while the step ran. The store has rolled its transaction back.
             Ok(None) => {}
             Err(fault @ Fault::Refused { .. }) => return Within::Refused(fault),
             Err(fault) => panic!("a step's own transaction could not be committed: {fault:?}"),
@@ -139,8 +140,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
     async fn write(&self, results: Vec<StepResult>, tally: &mut DrainStats) -> Option<Fault> {
         let statuses: Vec<Status> = results.iter().map(|result| result.status).collect();
         let written = self.client.pool().call(move |connection| async move {
-            let written =
-                step_results::settle(&connection, &results, None, step_results::BATCH_LOCK_TIMEOUT).await?;
+            let written = step_results::write(
+                &connection,
+                &results,
+                None,
+                step_results::BATCH_LOCK_TIMEOUT,
+            )
+            .await?;
             let lost = results
                 .iter()
                 .filter(|result| result.keyed && !written.found.contains_key(&result.claim.id));

@@ -32,8 +32,8 @@ impl LabDatabase {
     }
 
     /// Runs statements as the owner of the lab's schema: `create table ..`, or the app's own
-    /// migrations. Steps may read and write the tables that are created in that schema, here or
-    /// through [`url`](LabDatabase::url).
+    /// migrations. Steps may read and write the tables that are created in that schema, by this
+    /// call or through [`url`](LabDatabase::url).
     ///
     /// # Panics
     /// The database refuses a statement.
@@ -72,7 +72,7 @@ impl LabDatabase {
             .map_err(set_up)?;
         let pool = match as_runtime(&server_url, &owner).await {
             Ok(pool) => pool,
-            // The database user may not create roles: the lab runs as that user itself.
+            // If the database user may not create roles, the lab runs as that user itself.
             Err(_) => owner.clone(),
         };
         let url = with_search_path(&server_url, &schema);

@@ -2,9 +2,9 @@
 
 use super::Lab;
 use crate::{
-    new_instance::IntoNewInstance,
     calendar::{Cycle, Occurrence},
     engine::clockwork,
+    new_instance::IntoNewInstance,
     store::timer::{self, Range},
 };
 

@@ -1,4 +1,4 @@
-//! Reading timers and schedules: page by page, each statement with a bound.
+//! Reads timers and schedules page by page. Each statement reads a bounded number of rows.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
 
 /// The number of occurrences and runs shown per schedule.
 const SHOWN: usize = 5;
-/// The largest page.
+/// The largest number of rows of a page.
 const PAGE_MAX: usize = 1_000;
 /// The number of timers that a forecast counts in all of its parts together; each part counts at
 /// most its share, but at least `FORECAST_PART_MIN`.
@@ -42,7 +42,7 @@ pub enum TimerSelection {
 pub struct TimerFilter {
     /// The selection by due time.
     pub which: TimerSelection,
-    /// Only timers after this position: the `next` of the previous page.
+    /// The end of the previous page (its `next`): the page begins after this position.
     pub after: Option<TimerCursor>,
     /// The size of the page (at most 1,000; 0 means 50).
     pub limit: usize,
@@ -175,7 +175,7 @@ impl Inspect {
         i64::try_from(share).unwrap_or(i64::MAX)
     }
 
-    /// Returns a page of schedules by name, after this one (at most 1,000).
+    /// Returns a page of at most 1,000 schedules by name, after the name `after`.
     ///
     /// # Errors
     /// The database is away.
@@ -220,16 +220,12 @@ impl Inspect {
     ///
     /// # Errors
     /// The database is away.
-    pub async fn attention(&self) -> Result<Findings, Error> {
+    pub async fn findings(&self) -> Result<Findings, Error> {
         self.read(
             "count lanes, timers and schedules that need an operator",
             |connection| async move {
-                let [
-                    lanes_blocked,
-                    overdue,
-                    schedules_paused,
-                    schedules_failing,
-                ] = timer::attention(&connection, LATE_SECONDS).await?;
+                let [lanes_blocked, overdue, schedules_paused, schedules_failing] =
+                    timer::findings(&connection, LATE_SECONDS).await?;
                 Ok(Findings {
                     lanes_blocked,
                     overdue,
@@ -268,8 +264,8 @@ fn schedule_info(row: &Row) -> Result<ScheduleInfo, Fault> {
             message: format!("the runs of a schedule cannot be decoded: {error}"),
         })?;
     let (cycle, anchor): (String, Timestamp) = (column(row, 1)?, column(row, 4)?);
-    // This build may be unable to parse a cycle of a newer build; the next occurrence is in the row
-    // in any case.
+    // This build may be unable to parse a cycle that a newer build registered. It then shows only
+    // the next occurrence, which is in the row.
     let parsed = cycle.parse::<Cycle>().ok();
     let ahead: Option<Timestamp> = column(row, 11)?;
     let remaining: Option<i32> = column(row, 12)?;

@@ -1,13 +1,16 @@
-//! Columns written by each act on an instance. One test per row of the table in ARCHITECTURE.md;
-//! each test compares every column.
+//! Tests which columns each act on an instance writes. There is one test for each row of the act
+//! matrix in ARCHITECTURE.md, and each test compares every column.
 
-use gen_durable::{Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue, SECOND, Settings, Status, Timestamp, done, next, retry_after, sleep, fail};
+use gen_durable::{
+    Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue,
+    SECOND, Settings, Status, Timestamp, done, fail, next, retry_after, sleep,
+};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, eventually, in_words, live, history, tells, told};
+use crate::support::{Running, eventually, history, in_words, live, tells, told};
 
-/// A machine with one step for each way in which a step can end.
+/// A machine that has one step for each kind of step result.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 struct Acts {
     seen: Vec<String>,
@@ -71,14 +74,14 @@ async fn lab_with(step: At) -> (Lab<()>, Id<Acts>, Instance) {
         .starting_at(step);
     let id = start.await.unwrap().id;
     let before = lab.row_of(id).await;
-    // Advance the clock, so that a column written with the current time differs from one that keeps
-    // the time of the enqueue.
+    // Advances the clock, so that a column that an act sets to the current time differs from a
+    // column that keeps the time of the enqueue.
     lab.skip(SECOND).await;
     (lab, id, before)
 }
 
-/// Enqueues as [`lab_with`] does, but the instance becomes due only after the clock has moved. Runs
-/// exactly one step, and returns the row before and after it.
+/// Enqueues an instance as [`lab_with`] does, but makes it due only after the clock has moved. Runs
+/// exactly one step, and returns the row of the instance before and after the step.
 async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
     let lab = Lab::new(()).await.register::<Acts>();
     let enqueue = lab
@@ -96,7 +99,8 @@ async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
         .id;
     let before = lab.row_of(id).await;
     assert!(!lab.step().await, "it is not due yet");
-    // Update the clock directly: `skip` would also drain, and run more than one step.
+    // Updates the clock with SQL, because `skip` would also drain the lab and run more than one
+    // step.
     let now = lab.now().await + SignedDuration::from_secs(2);
     let mover = crate::support::sql().await;
     mover
@@ -114,7 +118,7 @@ async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
     (lab, before, after, now)
 }
 
-/// Returns the row with this change applied.
+/// Returns the row after `change` has been applied to it.
 fn with(row: Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     let mut row = row;
     change(&mut row);
@@ -125,8 +129,8 @@ fn state(seen: &str) -> String {
     format!("{{\"seen\": [\"start\", \"{seen}\"]}}")
 }
 
-/// Returns the expected row after a step result that released the claim: one claim and one commit,
-/// so `claim_epoch` is 2 and `step_seq` is 1.
+/// Returns the row that a test expects after a step result that released the claim. There was one
+/// claim and one commit, so `claim_epoch` is 2 and `step_seq` is 1.
 fn after_release(before: &Instance, now: Timestamp) -> Instance {
     with(before.clone(), |row| {
         row.claim_epoch = 2;
@@ -136,7 +140,7 @@ fn after_release(before: &Instance, now: Timestamp) -> Instance {
 }
 
 #[tokio::test]
-async fn an_enqueue_writes_every_column() {
+async fn an_enqueue_writes_every_column_of_the_new_instance() {
     let lab = Lab::new(()).await.register::<Acts>();
     let id = lab
         .enqueue(Acts { seen: vec![] })
@@ -193,7 +197,7 @@ async fn an_enqueue_writes_every_column() {
 }
 
 #[tokio::test]
-async fn a_next_enters_the_named_step_at_once() {
+async fn a_step_that_returns_next_makes_its_instance_runnable_at_the_named_step_at_once() {
     let (lab, before, after, now) = after_one_step(At::Next).await;
     let expected = with(after_release(&before, now), |row| {
         row.step = "after".into();
@@ -213,7 +217,7 @@ async fn a_next_enters_the_named_step_at_once() {
 }
 
 #[tokio::test]
-async fn a_sleep_enters_the_named_step_later() {
+async fn a_step_that_returns_sleep_makes_its_instance_due_at_the_named_step_later() {
     let (lab, before, after, now) = after_one_step(At::Sleep).await;
     let expected = with(after_release(&before, now), |row| {
         row.step = "after".into();
@@ -233,7 +237,7 @@ async fn a_sleep_enters_the_named_step_later() {
 }
 
 #[tokio::test]
-async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
+async fn a_step_that_returns_a_retry_runs_again_later_with_the_state_that_it_wrote() {
     let (lab, before, after, now) = after_one_step(At::Retry).await;
     let expected = with(after_release(&before, now), |row| {
         row.state = state("Retry");
@@ -251,7 +255,7 @@ async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
 }
 
 #[tokio::test]
-async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_the_error() {
+async fn a_failed_step_that_the_handler_retries_records_its_error_and_discards_its_state_changes() {
     let (lab, before, after, now) = after_one_step(At::Fail).await;
     let expected = with(after_release(&before, now), |row| {
         (row.attempt, row.failures) = (1, 1);
@@ -269,7 +273,7 @@ async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_
 }
 
 #[tokio::test]
-async fn a_done_settles_with_its_result_and_does_not_rewrite_the_state() {
+async fn a_step_that_returns_done_settles_its_instance_with_a_result_and_keeps_the_stored_state() {
     let (lab, before, after, now) = after_one_step(At::Done).await;
     let expected = with(after_release(&before, now), |row| {
         row.status = Status::Done;
@@ -281,7 +285,7 @@ async fn a_done_settles_with_its_result_and_does_not_rewrite_the_state() {
 }
 
 #[tokio::test]
-async fn fail_settles_the_instance_as_failed_and_does_not_rewrite_the_state() {
+async fn a_step_that_returns_fail_settles_its_instance_as_failed_and_keeps_the_stored_state() {
     let (lab, before, after, now) = after_one_step(At::Stop).await;
     let expected = with(after_release(&before, now), |row| {
         row.status = Status::Failed;
@@ -299,7 +303,7 @@ async fn fail_settles_the_instance_as_failed_and_does_not_rewrite_the_state() {
 }
 
 #[tokio::test]
-async fn a_reap_releases_the_claim_counts_one_attempt_and_changes_nothing_else() {
+async fn a_reap_releases_the_claim_counts_one_attempt_and_one_crash_and_changes_nothing_else() {
     let lab = Lab::new(()).await.register::<Acts>();
     let id = lab.enqueue(Acts { seen: vec![] }).await.unwrap().id;
     let before = lab.row_of(id).await;
@@ -313,13 +317,13 @@ async fn a_reap_releases_the_claim_counts_one_attempt_and_changes_nothing_else()
     });
     assert_eq!(lab.row_of(id).await, expected);
     tells(&lab, id.raw(), now, "reap: next > next, runnable, by lab/0").await;
-    // Any commit resets `crash_count`.
+    // Every commit of a step result sets `crash_count` to 0.
     assert!(lab.step().await);
     assert_eq!(lab.row_of(id).await.crash_count, 0);
 }
 
 #[tokio::test]
-async fn failed_runs_count_up_until_the_attempts_of_the_policy_are_used_up() {
+async fn a_step_that_always_fails_is_retried_until_the_attempts_of_its_policy_are_used_up() {
     let (lab, id, _) = lab_with(At::Fail).await;
     for _ in 0..3 {
         lab.skip(DAY / 24).await;
@@ -372,7 +376,7 @@ async fn row(client: &Client, id: Id<Gated>) -> Instance {
 }
 
 #[tokio::test]
-async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_alone() {
+async fn a_commit_after_which_the_worker_runs_ahead_keeps_the_claim_and_eligible_at() {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     let engine = Engine::builder(live().await, gate.clone())
         .register::<Gated>()
@@ -387,7 +391,12 @@ async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_
     .await;
     let ahead = row(&client, id).await;
     assert_eq!(
-        (ahead.status, ahead.claim_epoch, ahead.step_seq, ahead.step_entry_seq),
+        (
+            ahead.status,
+            ahead.claim_epoch,
+            ahead.step_seq,
+            ahead.step_entry_seq
+        ),
         (Status::Executing, 1, 1, 1)
     );
     assert_eq!(
@@ -414,10 +423,12 @@ async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_
 }
 
 #[tokio::test]
-async fn a_drain_releases_claims_that_never_started_and_leaves_the_rows_unchanged() {
+async fn a_stopping_engine_releases_claimed_instances_that_have_not_started_without_other_changes()
+{
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    // Two instances wait at the gate of their second step and occupy both workers. The third is
-    // claimed ahead and has no free worker, either for its second step or already for its first.
+    // Two instances wait at the gate of their second step and occupy both worker slots of the
+    // engine. The engine has also claimed the third instance, but has no free slot for its first or
+    // second step.
     let settings = Settings {
         workers: 2,
         drain_timeout: SECOND / 10,

@@ -1,7 +1,10 @@
-//! Columns written by acts that involve more than one instance, or a caller: wait, signal,
+//! Tests which columns an act writes if it involves several instances or a caller: wait, signal,
 //! deadline, spawn, last child, cancel, operator retry. Each test compares every column.
 
-use gen_durable::{Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal, Status, StepError, Timestamp, done, spawn, fail, wait_for};
+use gen_durable::{
+    Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal,
+    Status, StepError, Timestamp, done, fail, spawn, wait_for,
+};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +77,8 @@ fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     row
 }
 
-/// Advances the clock by one second directly: `skip` would also drain, and expire deadlines.
+/// Advances the clock by one second with SQL, because `skip` would also drain the lab and end waits
+/// that have reached their deadline.
 async fn tick(lab: &Lab<()>) -> Timestamp {
     let clock = format!(
         "update {}.lab_clock set now = now + interval '1 s'",
@@ -97,8 +101,8 @@ async fn children(client: &Client) -> Vec<Instance> {
     client.inspect().list(filter).await.unwrap()
 }
 
-/// Enqueues an instance at this step and runs the step one second later. Returns the row before and
-/// after it.
+/// Enqueues an instance at `step` and runs the step one second later. Returns the row of the
+/// instance before and after the step.
 async fn after(step: At) -> (Lab<()>, Id<Between>, Instance, Instance, Timestamp) {
     let lab = Lab::new(()).await.register::<Between>().register::<Child>();
     let enqueue = lab
@@ -120,13 +124,18 @@ fn in_an_hour(now: Timestamp) -> Option<Timestamp> {
 }
 
 #[tokio::test]
-async fn a_wait_parks_at_the_named_step_and_sets_its_deadline() {
+async fn a_wait_sets_an_instance_to_awaiting_signal_with_its_next_step_and_deadline() {
     let (lab, id, before, parked, now) = after(At::Wait).await;
     let expected = with(&before, |row| {
         row.status = Status::AwaitingSignal;
         (row.step, row.data) = ("resumed".into(), Some("{\"note\": 1}".into()));
         row.state = "{\"runs\": 1}".into();
-        (row.step_seq, row.step_entry_seq, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
+        (
+            row.step_seq,
+            row.step_entry_seq,
+            row.claim_epoch,
+            row.updated_at,
+        ) = (1, 1, 2, now);
         row.awaits = Some(vec!["go".into()]);
         row.deadline_at = in_an_hour(now);
         (row.deadline_step, row.deadline_data) =
@@ -143,7 +152,7 @@ async fn a_wait_parks_at_the_named_step_and_sets_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_wait_for_a_signal_that_is_already_in_the_inbox_is_runnable_at_once() {
+async fn an_instance_that_waits_for_a_signal_already_in_its_inbox_is_runnable_at_once() {
     let lab = Lab::new(()).await.register::<Between>();
     let id = lab.enqueue(Between { runs: 0 }).await.unwrap().id;
     lab.signal(id, Go).await.unwrap();
@@ -170,7 +179,7 @@ async fn a_wait_for_a_signal_that_is_already_in_the_inbox_is_runnable_at_once() 
 }
 
 #[tokio::test]
-async fn a_matching_signal_makes_the_instance_runnable_and_clears_its_deadline() {
+async fn a_signal_that_an_instance_awaits_makes_it_runnable_and_clears_its_deadline() {
     let (lab, id, _, parked, waited_since) = after(At::Wait).await;
     let now = tick(&lab).await;
     assert!(lab.signal(id, Go).await.unwrap());
@@ -190,23 +199,26 @@ async fn a_matching_signal_makes_the_instance_runnable_and_clears_its_deadline()
 }
 
 #[tokio::test]
-async fn a_deadline_enters_the_step_that_it_named() {
+async fn a_wait_that_reaches_its_deadline_makes_the_instance_runnable_at_the_deadline_step() {
     for (step, status) in [
         (At::Wait, Status::AwaitingSignal),
         (At::Fan, Status::AwaitingChildren),
     ] {
         let (lab, id, _, parked, _) = after(step).await;
         assert_eq!(parked.status, status);
-        // No engine runs here: only the clock moves, and the test calls `_expire` itself.
+        // No engine runs in this test. The test moves the clock and calls `_expire` itself.
         let clock = format!(
             "update {}.lab_clock set now = now + interval '1 h'",
             lab.pool().schema()
         );
         let sql = crate::support::sql().await;
         sql.execute(&clock, &[]).await.unwrap();
-        sql.batch_execute(&format!("select * from {}._expire(10)", lab.pool().schema()))
-            .await
-            .unwrap();
+        sql.batch_execute(&format!(
+            "select * from {}._expire(10)",
+            lab.pool().schema()
+        ))
+        .await
+        .unwrap();
         let now = lab.now().await;
         let expected = with(&parked, |row| {
             row.status = Status::Runnable;
@@ -226,7 +238,7 @@ async fn a_deadline_enters_the_step_that_it_named() {
 }
 
 #[tokio::test]
-async fn a_spawn_parks_its_parent_and_inserts_its_children() {
+async fn a_spawn_sets_the_parent_to_awaiting_children_and_inserts_the_children() {
     let (lab, id, before, parked, now) = after(At::Fan).await;
     let expected = with(&before, |row| {
         row.status = Status::AwaitingChildren;
@@ -253,7 +265,8 @@ async fn a_spawn_parks_its_parent_and_inserts_its_children() {
             (row.machine, row.step, row.state) = ("child".into(), "run".into(), "null".into());
             (row.eligible_at, row.inserted_at, row.updated_at) = (now, now, now);
             (row.parent_id, row.parent_generation) = (Some(id.raw()), Some(1));
-            // The tenant and the trace context of a child are those of its parent.
+            // A child inherits the tenant and the trace context of its parent, but neither its
+            // priority nor its key.
             (row.priority, row.key) = (0, None);
         });
         assert_eq!(child, expected);
@@ -261,7 +274,8 @@ async fn a_spawn_parks_its_parent_and_inserts_its_children() {
 }
 
 #[tokio::test]
-async fn the_last_child_makes_its_parent_runnable_and_the_others_only_decrement_the_count() {
+async fn the_last_child_to_settle_makes_the_parent_runnable_and_earlier_ones_only_decrement_its_count()
+ {
     let (lab, id, _, parked, spawned) = after(At::Fan).await;
     let now = tick(&lab).await;
     assert!(lab.step().await);
@@ -302,7 +316,7 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_decrement_
 }
 
 #[tokio::test]
-async fn a_cancel_settles_the_instance_at_its_current_step() {
+async fn a_cancel_settles_a_waiting_instance_as_cancelled_at_its_current_step() {
     let (lab, id, _, parked, _) = after(At::Wait).await;
     let now = tick(&lab).await;
     assert!(lab.cancel(id, "enough").await.unwrap());
@@ -329,7 +343,7 @@ async fn a_cancel_settles_the_instance_at_its_current_step() {
 }
 
 #[tokio::test]
-async fn an_operator_retry_repeats_the_current_step_entry_or_enters_another_step() {
+async fn an_operator_retry_makes_a_failed_instance_runnable_at_its_step_or_at_a_given_step() {
     let (lab, id, _, failed, _) = after(At::Fail).await;
     assert_eq!(
         (failed.status, failed.claim_epoch, failed.step_seq),

@@ -1,7 +1,10 @@
-//! Which runs count as a failure of a step, and how long a failed step waits before its next
+//! Tests which runs count as a failure of a step, and how long a failed step waits before its next
 //! attempt.
 
-use gen_durable::{Context, DAY, Failure, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, done, postpone, retry_after};
+use gen_durable::{
+    Context, DAY, Failure, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError,
+    done, postpone, retry_after,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::told;
@@ -74,7 +77,7 @@ async fn a_job_that_postpones_itself_does_not_fail_and_uses_up_no_attempts() {
 }
 
 #[tokio::test]
-async fn a_job_gives_up_at_its_last_failure_however_often_it_postponed_itself() {
+async fn a_job_fails_after_its_last_allowed_failure_however_often_it_postponed_itself() {
     let lab = Lab::new(()).await.register::<Poll>();
     let id = lab
         .enqueue(Poll {
@@ -111,7 +114,8 @@ async fn a_worker_crash_does_not_count_as_a_failure_of_the_step() {
     assert_eq!((row.attempt, row.failures), (2, 1));
 }
 
-/// A machine with a step that asks for retries, and with a handler that postpones after a failure.
+/// A machine with a step that returns retries, and with a handler that postpones the step after a
+/// failure.
 #[derive(Serialize, Deserialize)]
 struct Patient {
     runs: u32,
@@ -149,11 +153,12 @@ impl Machine for Patient {
 }
 
 #[tokio::test]
-async fn postpone_in_a_step_is_a_retry_and_postpone_in_a_handler_counts_as_a_failure() {
+async fn a_postpone_in_a_step_is_a_retry_and_a_postpone_in_a_handler_counts_as_a_failure() {
     let lab = Lab::new(()).await.register::<Patient>();
     let id = lab.enqueue(Patient { runs: 0 }).await.unwrap().id;
     lab.skip(10 * SECOND).await;
-    // Changes that a failed run makes to the state are not kept, so four runs count three.
+    // The engine discards the changes that a failed run makes to the state, so the state counts
+    // three of the four runs.
     assert_eq!(lab.result_of(id).await.unwrap().unwrap(), (3, 3));
     let outcomes: Vec<String> = told(&lab, id.raw())
         .await
@@ -164,7 +169,7 @@ async fn postpone_in_a_step_is_a_retry_and_postpone_in_a_handler_counts_as_a_fai
 }
 
 #[tokio::test]
-async fn jitter_spreads_the_retries_of_instances_that_fail_together() {
+async fn jitter_gives_instances_that_fail_together_different_retry_times() {
     let lab = Lab::new(()).await.register::<Poll>();
     let new = lab
         .enqueue_all((0..100).map(|_| Poll {

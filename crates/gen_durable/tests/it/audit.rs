@@ -1,4 +1,4 @@
-//! The audit log: entries for actions of operators.
+//! Tests the audit log, which records actions of operators.
 
 use gen_durable::{AuditEntry, Lab};
 
@@ -13,7 +13,7 @@ fn entry(action: &str, subject: &str) -> AuditEntry {
 }
 
 #[tokio::test]
-async fn an_audit_entry_is_written_before_the_action_and_completed_after_it() {
+async fn an_audit_entry_exists_before_its_action_and_is_completed_once_after_it() {
     let lab = Lab::new(()).await;
     let (audit, inspect) = (lab.audit(), lab.inspect());
     let first = audit.begin(&entry("cancel", "instance 1")).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_new_audit_entry_deletes_expired_entries_and_those_beyond_the_maximum(
         [17, 8, 4],
         "ten expired entries at a time are deleted, and recent ones stay"
     );
-    // Advance the identity column, as if a hundred thousand entries had been written since.
+    // Advances the identity column of `audit`, as if a hundred thousand entries had been written.
     let tx = lab.owner().begin().await.unwrap();
     tx.batch_execute(&format!(
         "alter table {schema}.audit alter column id restart with 100030"

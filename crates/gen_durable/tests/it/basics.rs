@@ -1,6 +1,9 @@
-//! The shortest path: enqueue, drain and settle in a lab, and the same with a running engine.
+//! Tests the shortest use of the API: enqueue a job and a machine and wait until they settle, first
+//! in a lab and then with a running engine.
 
-use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, SECOND, Status, StepError, done, next};
+use gen_durable::{
+    Context, Engine, Job, Lab, Machine, Outcome, SECOND, Status, StepError, done, next,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -62,7 +65,7 @@ async fn a_job_and_a_machine_settle_with_their_results() {
 }
 
 #[tokio::test]
-async fn an_engine_runs_enqueued_instances_and_drains_on_shutdown() {
+async fn an_engine_runs_enqueued_instances_and_removes_its_worker_row_at_shutdown() {
     let lab = Lab::new(()).await;
     let pool = lab.pool().clone();
     let engine = Engine::builder(pool, ())

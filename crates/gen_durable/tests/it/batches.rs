@@ -1,7 +1,10 @@
-//! A batch statement leaves out the columns in which all of its rows have the default value. The
-//! columns written for one row must not depend on the other rows of its batch.
+//! A statement that writes a batch of rows leaves out the columns in which all of the rows have the
+//! default value. These tests check that the columns written for one row do not depend on the other
+//! rows of the batch.
 
-use gen_durable::{Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, fail};
+use gen_durable::{
+    Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, fail, next, retry_after, sleep,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
@@ -51,7 +54,7 @@ impl Machine for Ends {
         }
     }
     fn policy(&self, _: &At) -> Policy {
-        // No jitter: every instance has the same backoff.
+        // Without jitter every instance waits equally long before its retry.
         Policy {
             jitter_percent: 0,
             ..Policy::default()
@@ -68,7 +71,8 @@ const ALL: [End; 6] = [
     End::Fail,
 ];
 
-/// Returns the columns of a row that depend neither on its id nor on the time of the enqueue.
+/// Returns the columns of a row that depend neither on the id of the row nor on the time of its
+/// enqueue.
 fn comparable(row: Instance) -> impl PartialEq + std::fmt::Debug {
     let due = row.eligible_at.duration_since(row.inserted_at);
     let has_settled = row.settled_at.is_some();
@@ -89,7 +93,7 @@ fn comparable(row: Instance) -> impl PartialEq + std::fmt::Debug {
 }
 
 #[tokio::test]
-async fn a_step_result_is_written_the_same_in_a_mixed_batch_and_alone() {
+async fn a_step_result_writes_the_same_columns_alone_and_in_a_batch_of_different_results() {
     let together = Lab::new(()).await.register::<Ends>();
     let mut ids = Vec::new();
     for how in ALL {
@@ -109,7 +113,7 @@ async fn a_step_result_is_written_the_same_in_a_mixed_batch_and_alone() {
 }
 
 #[tokio::test]
-async fn enqueues_with_different_options_share_a_statement_and_keep_their_options() {
+async fn instances_enqueued_in_one_statement_keep_their_different_options() {
     let lab = Lab::new(()).await.register::<Ends>();
     let new = || {
         lab.enqueue(Ends {

@@ -1,12 +1,16 @@
-//! Sizes and counts that have no limit of their own: one instance with too much of something must
-//! not block the others.
+//! Tests sizes and counts that have no limit of their own, such as the results of all children. One
+//! instance with too much data must not block other instances.
 
-use gen_durable::{Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status, StepError, NewInstance, done, wait_for};
+use gen_durable::{
+    Client, Context, Engine, Id, Job, Lane, Machine, NewInstance, Outcome, Pool, SECOND, Signal,
+    Status, StepError, done, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, SOON, eventually, live, sql, history};
+use crate::support::{Running, SOON, eventually, history, live, sql};
 
-/// An unrelated job: the tests check that it still runs.
+/// A job that has nothing to do with the large instance of a test. The tests check that it still
+/// runs.
 #[derive(Serialize, Deserialize)]
 struct Unrelated;
 impl Job for Unrelated {
@@ -18,7 +22,7 @@ impl Job for Unrelated {
     }
 }
 
-/// A child that a test inserts with SQL, with a result of its choice.
+/// A child that a test inserts with SQL, so that the test can choose its result.
 #[derive(Serialize, Deserialize)]
 struct Leaf {}
 impl Job for Leaf {
@@ -44,12 +48,13 @@ impl Machine for Gather {
     const NAME: &'static str = "gather";
     type App = ();
     type Step = At;
-    /// The outcome of `children`, the number of children, the number of pages, and the bytes of all
-    /// results.
+    /// The error or success of `children`, the number of children, the number of pages, and the
+    /// number of bytes of all results.
     type Output = (String, u64, usize, usize);
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         if let At::Join = at {
-            // Run ahead: the commit of this step returns the children for the next step.
+            // The worker runs the next step ahead: the commit of this step returns the children
+            // that the next step reads.
             return Ok(gen_durable::next(At::Again));
         }
         let refused = cx.children::<Leaf>().map_or_else(
@@ -82,7 +87,7 @@ impl Machine for Gather {
     }
 }
 
-/// Waits for signals and returns the number of signals in its inbox.
+/// A machine that waits for signals and returns the number of signals in its inbox.
 #[derive(Serialize, Deserialize)]
 struct Actor {}
 #[derive(Serialize, Deserialize, Default)]
@@ -140,7 +145,7 @@ async fn run_sql(pool: &Pool, text: &str) {
 }
 
 #[tokio::test]
-async fn children_of_any_size_do_not_block_picks_and_are_read_page_by_page() {
+async fn a_parent_with_300_mb_of_child_results_does_not_block_picks_and_reads_them_in_pages() {
     let pool = live().await;
     run_sql(
         &pool,
@@ -164,7 +169,7 @@ async fn children_of_any_size_do_not_block_picks_and_are_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn an_inbox_is_bounded_by_bytes_and_accepts_a_first_signal_of_any_size() {
+async fn an_inbox_over_8_mib_refuses_further_signals_but_accepts_a_first_signal_of_any_size() {
     let lab = gen_durable::Lab::new(()).await.register::<Actor>();
     let id = lab.enqueue(Actor {}).await.unwrap().id;
     for _ in 0..8 {
@@ -202,9 +207,10 @@ async fn an_inbox_is_bounded_by_bytes_and_accepts_a_first_signal_of_any_size() {
 }
 
 #[tokio::test]
-async fn an_instance_that_makes_a_pick_fail_is_set_aside_and_the_others_run() {
+async fn an_instance_that_makes_a_pick_fail_is_set_to_stuck_and_other_instances_run() {
     let pool = live().await;
-    // Inserted with SQL: `signal` would refuse to grow an inbox to this size.
+    // Inserts the signals with SQL, because `signal` would refuse to let an inbox grow to this
+    // size.
     run_sql(
         &pool,
         "insert into S.instances (machine, step, state, attempt) values ('actor', 'received', '{}', 2);
@@ -247,20 +253,21 @@ async fn an_instance_that_makes_a_pick_fail_is_set_aside_and_the_others_run() {
     running.stop().await;
 }
 
-/// A trigger that raises an error when an instance with the state "culprit" is claimed.
+/// The SQL of a trigger that raises an error when a worker claims an instance with the state
+/// "culprit".
 const REFUSES: &str = "
     create function S.refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one'; end $$;
     create trigger refuse before update on S.instances for each row
         when (new.status = 'executing' and new.state = '\"culprit\"') execute function S.refuse()";
 
 #[tokio::test]
-async fn a_failed_sweep_sets_the_row_that_caused_it_aside() {
+async fn an_instance_that_makes_a_sweep_fail_is_set_to_stuck_and_other_instances_run() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
     let (client, running) = engine(pool.clone());
     unrelated_jobs_run(&client).await;
-    // Both rows are due below the picker's watermark, so only a sweep can find them. The culprit is
-    // due first.
+    // The due times of both rows are below the watermark of the picker, so only a sweep can find
+    // the rows. The culprit is due first.
     run_sql(
         &pool,
         "insert into S.instances (machine, step, state, eligible_at) values
@@ -277,7 +284,7 @@ async fn a_failed_sweep_sets_the_row_that_caused_it_aside() {
     running.stop().await;
 }
 
-/// A job under one partition key.
+/// A job with a partition key. All jobs of this type have the same key.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 struct Keyed(String);
@@ -298,7 +305,7 @@ const NO_REPAIR: &str =
      returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
      language sql as 'select null::text, null::text, null::text, null::text, 0'";
 
-/// A job in one lane.
+/// A job in a lane. All jobs of this type are in the same lane.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 struct Laned(String);
@@ -315,9 +322,10 @@ impl Job for Laned {
 }
 
 /// An enqueue into a lane inside a caller's transaction only draws an arrival number. The first
-/// pick places it and claims it in one transaction, and the error of the trigger rolls back both.
+/// pick assigns the lane position and claims the instance in one transaction, and the error of the
+/// trigger rolls back both.
 #[tokio::test]
-async fn an_instance_that_makes_a_pick_fail_before_it_has_a_lane_position_is_set_aside() {
+async fn an_instance_without_a_lane_position_that_makes_a_pick_fail_is_set_to_stuck() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
     run_sql(&pool, NO_REPAIR).await;
@@ -355,11 +363,11 @@ async fn an_instance_that_makes_a_pick_fail_before_it_has_a_lane_position_is_set
 }
 
 #[tokio::test]
-async fn setting_a_partition_holder_aside_promotes_its_successor() {
+async fn a_partition_holder_that_is_set_to_stuck_promotes_the_successor_under_its_key() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
-    // Disable the repair, which would promote the successor a few seconds later and hide an error
-    // in the promotion.
+    // Disables the repair, because it would promote the successor a few seconds later and hide an
+    // error in the promotion.
     run_sql(&pool, NO_REPAIR).await;
     let (notices, reported) = std::sync::mpsc::channel();
     let engine = Engine::builder(pool.clone(), ()).register::<Keyed>();
@@ -370,7 +378,8 @@ async fn setting_a_partition_holder_aside_promotes_its_successor() {
     let client = engine.client();
     let culprit = client.enqueue(Keyed("culprit".into())).await.unwrap().id;
     let next = client.enqueue(Keyed("next".into())).await.unwrap().id;
-    // The pick that makes the culprit the partition holder fails, and its rollback undoes that.
+    // The pick that makes the culprit the partition holder fails, and its rollback takes the
+    // partition from the culprit again.
     let running = Running::start(engine);
     assert!(
         client.settled(next, SOON).await.unwrap().is_some(),
@@ -396,7 +405,7 @@ async fn setting_a_partition_holder_aside_promotes_its_successor() {
 }
 
 #[tokio::test]
-async fn a_due_job_is_found_behind_any_number_of_priorities() {
+async fn a_pick_finds_a_due_job_behind_any_number_of_priorities_with_jobs_not_yet_due() {
     let pool = live().await;
     run_sql(
         &pool,
@@ -416,7 +425,7 @@ async fn a_due_job_is_found_behind_any_number_of_priorities() {
             .result,
         Ok(7)
     );
-    // This job falls due while the engine runs, at a priority that the engine has not met before.
+    // This job becomes due while the engine runs, and no earlier job had its priority.
     let later = client
         .enqueue(Unrelated)
         .priority(1999)
@@ -427,7 +436,7 @@ async fn a_due_job_is_found_behind_any_number_of_priorities() {
     running.stop().await;
 }
 
-/// A parent that spawns this many children.
+/// A parent that spawns `children` children.
 #[derive(Serialize, Deserialize)]
 struct Fan {
     children: u32,
@@ -466,7 +475,7 @@ impl Machine for Fan {
 }
 
 #[tokio::test]
-async fn more_than_a_thousand_children_are_counted_and_paged_and_never_truncated_silently() {
+async fn a_parent_of_more_than_a_thousand_children_reads_their_count_and_all_of_their_pages() {
     let engine = Engine::builder(live().await, ())
         .register::<Fan>()
         .register::<Unrelated>()

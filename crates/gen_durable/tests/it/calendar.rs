@@ -1,4 +1,4 @@
-//! Dates, periods, cycles and cron lines, compared with the date arithmetic of Postgres in time
+//! Tests dates, periods, cycles and cron lines against the date arithmetic of Postgres, in time
 //! zones of all continents.
 
 use gen_durable::{Cycle, DAY, Due, HOUR, MisfirePolicy, Period, Timestamp};
@@ -21,14 +21,15 @@ fn next(cycle: &str, now: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_occurrences_in_the_table_of_the_guide_are_correct() {
+fn the_occurrences_of_cycles_in_the_table_of_the_guide_are_correct() {
     for (cycle, now, expected) in [
         (
             "R/PT10M",
             "2026-01-05T08:00:00Z",
             ["2026-01-05T08:10:00Z", "2026-01-05T08:20:00Z"],
         ),
-        // A month without a 31st uses its last day, and the next month uses the 31st again.
+        // In a month without a 31st the occurrence is on the last day, and in the next month it is
+        // on the 31st again.
         (
             "R/2026-01-31T09:00:00Z/P1M",
             "2026-01-31T09:00:00Z",
@@ -39,8 +40,8 @@ fn the_occurrences_in_the_table_of_the_guide_are_correct() {
             "2026-12-01T00:00:00Z",
             ["2027-02-28T00:00:00Z", "2028-02-29T00:00:00Z"],
         ),
-        // Summer time begins: eight o'clock local time stays eight o'clock, so that day has 23
-        // hours.
+        // Summer time begins between these occurrences. Each occurrence stays at eight o'clock
+        // local time, so 23 hours lie between two of them.
         (
             "R/2026-03-28T08:00:00[Europe/Madrid]/P1D",
             "2026-03-28T00:00:00Z",
@@ -51,20 +52,22 @@ fn the_occurrences_in_the_table_of_the_guide_are_correct() {
             "2026-03-28T08:00:00Z",
             ["2026-03-29T07:00:00Z", "2026-03-30T07:00:00Z"],
         ),
-        // 02:30 does not exist on that day: the occurrence is at 03:30. On the next day it is at
-        // 02:30 again.
+        // The local time 02:30 does not exist on the day on which summer time begins: the
+        // occurrence of that day is at 03:30, and the occurrence of the next day is at 02:30 again.
         (
             "R/2026-03-28T02:30:00[Europe/Madrid]/P1D",
             "2026-03-28T12:00:00Z",
             ["2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"],
         ),
-        // 02:30 exists twice on that day: the first of the two counts.
+        // The local time 02:30 exists twice on the day on which summer time ends: the occurrence is
+        // at the first of the two moments.
         (
             "R/2026-10-24T02:30:00[Europe/Madrid]/P1D",
             "2026-10-24T12:00:00Z",
             ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"],
         ),
-        // A cron line for one time of day: it fires at the end of the gap, and once in the overlap.
+        // A cron line for one time of day fires at the end of the gap if that local time does not
+        // exist, and once if that local time exists twice.
         (
             "30 2 * * * [Europe/Madrid]",
             "2026-03-28T12:00:00Z",
@@ -75,7 +78,8 @@ fn the_occurrences_in_the_table_of_the_guide_are_correct() {
             "2026-10-24T12:00:00Z",
             ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"],
         ),
-        // A cron line for every hour counts elapsed time: no hour is skipped and none occurs twice.
+        // A cron line for every hour fires after each elapsed hour, also when the clocks change: no
+        // hour is skipped and none occurs twice.
         (
             "0 * * * * [Europe/Madrid]",
             "2026-03-29T00:30:00Z",
@@ -92,7 +96,7 @@ fn the_occurrences_in_the_table_of_the_guide_are_correct() {
 }
 
 #[test]
-fn a_cycle_ends_after_its_last_occurrence_and_a_skipped_day_occurs_once() {
+fn a_cycle_ends_after_its_last_occurrence_and_has_one_for_a_day_that_its_zone_skipped() {
     assert_eq!(next("R3/PT1H", "2026-01-01T00:00:00Z", 9).len(), 3);
     assert_eq!(
         Cycle::every(DAY)
@@ -102,8 +106,8 @@ fn a_cycle_ends_after_its_last_occurrence_and_a_skipped_day_occurs_once() {
         2
     );
     assert_eq!(next("R2/0 0 * * *", "2026-01-01T00:00:00Z", 9).len(), 2);
-    // Samoa skipped December 30, 2011. An occurrence on that day moves to the 31st, and there it
-    // occurs once.
+    // Samoa skipped December 30, 2011. The occurrence of that day moves to December 31, where it
+    // and the occurrence of December 31 count as one.
     let samoa = next(
         "R/2011-12-28T10:00:00[Pacific/Apia]/P1D",
         "2011-12-28T20:00:00Z",
@@ -195,7 +199,7 @@ fn an_invalid_cycle_is_refused_with_a_reason_and_an_example() {
 }
 
 #[test]
-fn a_cycle_round_trips_through_its_text() {
+fn a_cycle_formatted_as_text_parses_to_the_same_cycle() {
     for text in [
         "R/PT10M",
         "R3/PT10M",
@@ -219,15 +223,20 @@ fn a_cycle_round_trips_through_its_text() {
     }
     assert_eq!(Cycle::every(90 * HOUR).to_string(), "R/PT324000S");
     assert_eq!(
-        [MisfirePolicy::All, MisfirePolicy::Latest, MisfirePolicy::Skip]
-            .map(|missed| MisfirePolicy::named(missed.name()))
-            .len(),
+        [
+            MisfirePolicy::All,
+            MisfirePolicy::Latest,
+            MisfirePolicy::Skip
+        ]
+        .map(|missed| MisfirePolicy::named(missed.name()))
+        .len(),
         3
     );
 }
 
-/// Zones of all continents: offsets of half and quarter hours, zones without summer time, one with
-/// a shift of two hours, zones at the date line, and zones that changed their rules.
+/// Time zones of all continents: zones with offsets of half and quarter hours, zones without summer
+/// time, a zone with a shift of two hours, zones at the date line, and zones that changed their
+/// rules.
 const ZONES: [&str; 24] = [
     "UTC",
     "Europe/Madrid",
@@ -255,14 +264,14 @@ const ZONES: [&str; 24] = [
     "Antarctica/Troll",
 ];
 
-/// Returns whether the long form was requested with `DURABLE_CALENDAR_ALL=1`.
+/// Returns whether `DURABLE_CALENDAR_ALL=1` requests the long form of the tests.
 fn all() -> bool {
     std::env::var_os("DURABLE_CALENDAR_ALL").is_some()
 }
 
-/// Postgres computes occurrence k as the local time of the anchor plus k periods. For a local time
-/// that exists twice Postgres returns the later moment and this crate the earlier one, so the query
-/// searches for the earliest moment with that local time.
+/// A query with which Postgres computes occurrence k as the local time of the anchor plus k
+/// periods. If a local time exists twice, Postgres returns the later moment and this crate the
+/// earlier one, so the query searches for the earliest moment with that local time.
 const ORACLE: &str = "
     select coalesce(
         (select min(c) from (select t - i * interval '10 minutes' as c from generate_series(0, 18) i) earlier
@@ -273,17 +282,18 @@ const ORACLE: &str = "
     order by k";
 
 #[tokio::test]
-async fn occurrences_match_postgres_arithmetic_in_every_zone_from_1970_to_2037() {
+async fn occurrences_of_periods_equal_postgres_date_arithmetic_in_many_zones_from_1970_to_2037() {
     let client = sql().await;
     let mut compared = 0;
-    // Half of the zones; all of them in the long form.
+    // The test uses half of the zones, and all of them in the long form.
     for zone in ZONES
         .into_iter()
         .skip(usize::from(!all()))
         .step_by(if all() { 1 } else { 2 })
     {
         for (start, calendar, time, count) in [
-            // Every night at 02:30 and at 00:30, across every clock change since 1970.
+            // These cycles occur every night at 02:30 and at 00:30, across every clock change since
+            // 1970.
             ("1970-01-01T02:30:00", "P1D", "PT0S", 24_800_i32),
             (
                 "1970-01-01T00:30:00",
@@ -311,8 +321,7 @@ async fn occurrences_match_postgres_arithmetic_in_every_zone_from_1970_to_2037()
                 (calendar, time) => format!("{calendar}{}", time.trim_start_matches('P')),
             };
             let cycle: Cycle = format!("R/{start}[{zone}]/{period}").parse().unwrap();
-            // A day that the zone skipped puts two occurrences at the same moment: they count as
-            // one.
+            // If the zone skipped a day, two occurrences are at the same moment and count as one.
             let mut expected = expected;
             expected.dedup();
             let now = expected[0];
@@ -352,8 +361,8 @@ async fn a_daily_cron_line_matches_postgres_on_days_where_its_local_time_exists_
             .upcoming(at("1989-12-31T00:00:00Z"), 17_300)
             .into_iter()
             .collect();
-        // The only day in these years that one of the zones skipped. The cron library merges it
-        // with the day after.
+        // December 30, 2011 is the only day in these years that one of the zones skipped. The cron
+        // library merges that day with the day after it.
         let skipped_day = at("2011-12-30T12:30:00Z");
         for moment in expected
             .iter()
@@ -395,8 +404,8 @@ fn past_occurrences_of_a_cycle_with_an_explicit_start_count_towards_its_repetiti
 
 #[test]
 fn a_cron_line_continues_after_a_day_that_its_zone_skipped() {
-    // Samoa and Tokelau went from December 29 to December 31, 2011, and Kwajalein from August 20 to
-    // August 22, 1993.
+    // The calendars of Samoa and Tokelau went from December 29 to December 31, 2011, and the
+    // calendar of Kwajalein from August 20 to August 22, 1993.
     for (zone, now, expected) in [
         (
             "Pacific/Apia",

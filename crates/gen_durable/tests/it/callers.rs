@@ -1,5 +1,5 @@
-//! Callers in one process: a slow or blocked caller delays neither other callers nor the loops of
-//! an engine.
+//! Tests several callers in one process: a slow or blocked caller delays neither other callers nor
+//! the loops of an engine.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Client, Context, Engine, Error, Event, Job, Machine, Outcome, Pool, SECOND, Settings, Signal, StepError, wait_for};
+use gen_durable::{
+    Client, Context, Engine, Error, Event, Job, Machine, Outcome, Pool, SECOND, Settings, Signal,
+    StepError, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -68,8 +71,8 @@ impl Event for Shipped {
     const NAME: &'static str = "shipped";
 }
 
-/// Makes every kind of call that does not touch the locked row or key, and requires each to succeed
-/// while the lock is held.
+/// Makes every kind of call that does not need the row or key that the test has locked, and
+/// requires that each call succeeds while the lock is held.
 async fn other_calls_succeed(client: &Client) {
     let all = async {
         let job = client.enqueue(plain()).await?.id;
@@ -88,7 +91,7 @@ async fn other_calls_succeed(client: &Client) {
     outcome.unwrap();
 }
 
-/// Waits until this statement was sent at least once.
+/// Waits until the pool has sent `statement` at least once.
 async fn sent(pool: &Pool, statement: &str) {
     eventually(&format!("{statement} is sent"), async || {
         pool.statements().contains_key(statement)
@@ -97,7 +100,7 @@ async fn sent(pool: &Pool, statement: &str) {
 }
 
 #[tokio::test]
-async fn an_enqueue_that_waits_for_a_key_does_not_delay_other_calls() {
+async fn an_enqueue_that_waits_for_an_uncommitted_key_does_not_delay_calls_of_other_callers() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let mut holder = pool.begin().await.unwrap();
@@ -125,7 +128,8 @@ async fn an_enqueue_that_waits_for_a_key_does_not_delay_other_calls() {
     .await;
     other_calls_succeed(&client).await;
     holder.rollback().await.unwrap();
-    // On a very busy host the call may have ended with a transient error before the rollback.
+    // On a very busy host the blocked enqueue may have ended with a transient error before the
+    // rollback.
     match blocked.await.unwrap() {
         Ok(enqueued) => assert!(enqueued.is_new),
         Err(error) => assert!(error.is_transient(), "{error}"),
@@ -133,7 +137,7 @@ async fn an_enqueue_that_waits_for_a_key_does_not_delay_other_calls() {
 }
 
 #[tokio::test]
-async fn a_signal_to_a_locked_row_does_not_delay_other_calls_and_fails_with_a_clear_error() {
+async fn a_signal_to_a_locked_row_fails_with_a_clear_error_and_does_not_delay_other_callers() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let order = client.enqueue(Order { number: 1 }).await.unwrap().id;
@@ -173,7 +177,7 @@ async fn a_signal_to_a_locked_row_does_not_delay_other_calls_and_fails_with_a_cl
         0,
         "nothing was delivered"
     );
-    // The same call succeeds when the row is no longer locked.
+    // The same signal succeeds when the row is no longer locked.
     assert!(client.signal(order, Paid).await.unwrap());
 }
 
@@ -206,7 +210,7 @@ async fn an_enqueue_with_a_locked_key_does_not_delay_the_enqueues_of_the_same_ba
 }
 
 #[tokio::test]
-async fn a_slow_read_delays_neither_calls_nor_other_reads() {
+async fn a_slow_read_of_one_caller_delays_neither_calls_nor_reads_of_other_callers() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let holder = pool.begin().await.unwrap();
@@ -224,7 +228,7 @@ async fn a_slow_read_delays_neither_calls_nor_other_reads() {
     sent(&pool, "audit.sql").await;
     other_calls_succeed(&client).await;
     holder.rollback().await.unwrap();
-    // On a very busy host the read may have timed out by now, so its result does not matter.
+    // On a very busy host the slow read may have timed out by now, so the test ignores its result.
     drop(slow.await.unwrap());
 }
 
@@ -300,7 +304,7 @@ async fn a_blocked_caller_does_not_keep_an_engine_from_releasing_its_claims() {
 }
 
 #[tokio::test]
-async fn callers_that_wait_for_many_instances_share_statements() {
+async fn concurrent_calls_of_settled_share_statements_and_each_returns_its_own_result() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let ids: Vec<_> = client
@@ -319,7 +323,7 @@ async fn callers_that_wait_for_many_instances_share_statements() {
     );
     let sent = pool.statements()["settled.sql"];
     assert!(sent <= 50, "500 callers took {sent} statements");
-    // Each caller receives the result of its own instance, also for an id that does not exist.
+    // Each caller receives the result of its own instance, or an error if its id does not exist.
     client.cancel(ids[1], "not wanted").await.unwrap();
     let missing = gen_durable::Id::<Plain>::from_raw(i64::MAX);
     let (first, second, third) = tokio::join!(
@@ -350,7 +354,7 @@ async fn silent() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn callers_that_wait_for_a_connection_share_its_failure() {
+async fn callers_that_wait_for_the_same_connection_attempt_all_get_its_error() {
     let (port, accepted) = silent().await;
     let url = format!("postgres://app@127.0.0.1:{port}/app?sslmode=disable&connect_timeout=1");
     let client = Client::new(Pool::open(&url, "silent", 1).unwrap());
@@ -366,7 +370,8 @@ async fn callers_that_wait_for_a_connection_share_its_failure() {
 }
 
 #[tokio::test]
-async fn acknowledged_calls_are_durable_when_synchronous_commit_is_off_by_default() {
+async fn acknowledged_calls_are_durable_even_if_the_database_default_of_synchronous_commit_is_off()
+{
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let owner = sql().await;
@@ -408,11 +413,11 @@ async fn acknowledged_calls_are_durable_when_synchronous_commit_is_off_by_defaul
 }
 
 #[tokio::test]
-async fn a_shared_enqueue_statement_is_bounded_in_bytes() {
+async fn a_statement_shared_by_concurrent_enqueues_carries_at_most_32_mib() {
     let pool = live().await;
     let client = Client::new(pool.clone());
-    // 80 payloads of 900 KiB are 70 MiB: at least three statements, if one statement carries at
-    // most 32 MiB.
+    // 80 payloads of 900 KiB are 70 MiB. If one statement carries at most 32 MiB, the enqueues need
+    // at least three statements.
     let filler = "x".repeat(900 * 1024);
     let all = (0..80).map(|_| {
         client
@@ -448,7 +453,7 @@ async fn a_statement_that_timed_out_is_cancelled_on_the_server() {
     let separator = if url().contains('?') { '&' } else { '?' };
     let url = format!("{}{separator}application_name={name}", url());
     let pool = Pool::open(&url, &schema, 1).unwrap();
-    // The statement timeout of an engine applies to its pool.
+    // The statement timeout in the settings of an engine applies to all statements of its pool.
     let settings = Settings {
         statement_timeout: SECOND / 2,
         ..Settings::default()
@@ -475,7 +480,8 @@ async fn a_statement_that_timed_out_is_cancelled_on_the_server() {
             == 0
     })
     .await;
-    // A transaction that is dropped while it runs a statement is cancelled on the server too.
+    // If a transaction is dropped while one of its statements runs, the pool cancels the statement
+    // on the server too.
     let tx = pool.begin().await.unwrap();
     let text = format!("select count(*) from {schema}.audit");
     assert!(
@@ -498,7 +504,7 @@ async fn a_statement_that_timed_out_is_cancelled_on_the_server() {
 }
 
 #[tokio::test]
-async fn two_engines_on_one_pool_allow_no_more_transactions_than_the_larger_setting() {
+async fn two_engines_on_one_pool_open_at_most_as_many_transactions_as_the_larger_setting() {
     let pool = Pool::connect_to(&url(), live().await.schema())
         .await
         .unwrap();

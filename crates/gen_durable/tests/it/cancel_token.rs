@@ -1,4 +1,5 @@
-//! A running step notices that its instance was cancelled, or that its claim was lost.
+//! Tests the cancel token, which informs a running step that its instance was cancelled or that its
+//! worker lost the claim.
 
 use std::{
     collections::HashMap,
@@ -14,13 +15,14 @@ use crate::support::{Running, eventually, live, sql};
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
 enum Mode {
-    /// Awaits the cancel token.
+    /// The step awaits its cancel token.
     Awaits,
-    /// Polls the cancel token in a loop.
+    /// The step polls its cancel token in a loop.
     Polls,
-    /// Never requests a token, and runs until the test opens the gate.
+    /// The step never requests a cancel token, and runs until the test opens the gate.
     Ignores,
-    /// Requests a token and ends at once; a task that it spawned still awaits the token.
+    /// The step requests a cancel token, spawns a task that awaits the token, and ends before the
+    /// task does.
     Detaches,
 }
 
@@ -30,7 +32,7 @@ struct Long {
 }
 
 struct Recorder {
-    /// Events that each run recorded, by instance.
+    /// The events that the runs of each instance recorded, by the id of the instance.
     events: Mutex<HashMap<i64, Vec<&'static str>>>,
     gate: Semaphore,
 }
@@ -125,7 +127,7 @@ async fn until(recorder: &Recorder, id: i64, word: &str) {
 }
 
 #[tokio::test]
-async fn a_step_notices_that_another_process_cancelled_it() {
+async fn a_cancel_token_fires_when_another_process_cancels_the_instance() {
     let (pool, client, recorder, running) = engine().await;
     for mode in [Mode::Awaits, Mode::Polls] {
         let id = client.enqueue(Long { mode }).await.unwrap().id;
@@ -147,7 +149,7 @@ async fn a_step_notices_that_another_process_cancelled_it() {
 }
 
 #[tokio::test]
-async fn a_step_notices_a_cancel_from_its_own_process_before_the_next_poll() {
+async fn a_cancel_token_fires_before_the_next_poll_if_the_cancel_is_from_the_same_process() {
     let (_, client, recorder, running) = engine().await;
     let id = client
         .enqueue(Long { mode: Mode::Awaits })
@@ -162,7 +164,7 @@ async fn a_step_notices_a_cancel_from_its_own_process_before_the_next_poll() {
 }
 
 #[tokio::test]
-async fn a_step_notices_that_its_claim_was_lost() {
+async fn a_cancel_token_fires_when_the_worker_has_lost_the_claim_of_the_step() {
     let (pool, client, recorder, running) = engine().await;
     let id = client
         .enqueue(Long { mode: Mode::Awaits })
@@ -170,8 +172,8 @@ async fn a_step_notices_that_its_claim_was_lost() {
         .unwrap()
         .id;
     until(&recorder, id.raw(), "began").await;
-    // Do as a reaper does with the row of an expired worker: raise the epoch and make the row
-    // runnable for another worker.
+    // Changes the row as a reaper would after the lease of the worker has expired: increments
+    // `claim_epoch` and makes the instance runnable for another worker.
     let reap = format!(
         "update {}.instances set claim_epoch = claim_epoch + 1, status = 'runnable', locked_by = null,
          eligible_at = statement_timestamp() + interval '1 hour' where id = {id}",
@@ -193,7 +195,7 @@ async fn a_step_notices_that_its_claim_was_lost() {
 }
 
 #[tokio::test]
-async fn polling_for_cancels_costs_one_statement_per_second_and_none_without_a_token() {
+async fn an_engine_polls_for_cancels_once_per_second_and_never_if_no_step_has_a_cancel_token() {
     let lab = Lab::new(()).await;
     let recorder = Arc::new(Recorder::default());
     let engine = Engine::builder(lab.pool().clone(), recorder.clone())
@@ -262,7 +264,7 @@ async fn a_cancel_token_that_outlives_its_run_fires_when_the_run_ends() {
 }
 
 #[tokio::test]
-async fn a_lab_notifies_a_step_of_its_cancel() {
+async fn a_cancel_token_fires_in_a_lab_when_the_instance_is_cancelled() {
     let recorder = Arc::new(Recorder::default());
     let lab = Lab::new(recorder.clone()).await.register::<Long>();
     let id = lab.enqueue(Long { mode: Mode::Awaits }).await.unwrap().id;

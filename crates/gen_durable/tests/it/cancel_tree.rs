@@ -1,4 +1,5 @@
-//! A cancel of an instance and all of its descendants: from the root downwards, page by page.
+//! Tests the cancel of an instance and all of its descendants, from the root downwards and page by
+//! page.
 
 use gen_durable::{Context, Id, Job, Lab, StepError};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ impl Job for Leaf {
 
 /// Builds a root with 2,500 children, of which every fifth has settled. 20 of the settled children
 /// have two unsettled children each. One more child was retried by an operator and counts for no
-/// join. A second tree beside it must stay as it is.
+/// join. Also builds a second tree, which a cancel of the root must not change.
 async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
     let root = lab.enqueue(Leaf).after(gen_durable::HOUR).await.unwrap().id;
     let beside = lab
@@ -58,10 +59,10 @@ async fn count(lab: &Lab<()>, which: &str) -> i64 {
 }
 
 /// A cancel of a subtree reads the descendants page by page and locks only the unsettled ones. If
-/// it locked every descendant in one statement, it would wait for the transaction that locks
-/// settled children here.
+/// it locked every descendant in one statement, it would wait for the transaction in which this
+/// test locks settled children.
 #[tokio::test]
-async fn cancel_subtree_reads_pages_and_locks_only_unsettled_descendants() {
+async fn cancel_subtree_reads_descendants_in_pages_and_locks_only_unsettled_ones() {
     let lab = Lab::new(()).await.register::<Leaf>();
     let (root, _) = tree(&lab).await;
     let holder = sql().await;
@@ -98,10 +99,10 @@ async fn cancel_subtree_reads_pages_and_locks_only_unsettled_descendants() {
     );
 }
 
-/// The wait for a locked descendant has a limit. Instances cancelled before that stay cancelled,
-/// and the same call, repeated, cancels the rest.
+/// A cancel of a subtree waits only for a limited time for a locked descendant. Instances that it
+/// cancelled before the timeout stay cancelled, and a repeated call cancels the rest.
 #[tokio::test]
-async fn cancel_subtree_has_a_bounded_wait_for_a_locked_descendant() {
+async fn cancel_subtree_waits_a_limited_time_for_a_locked_descendant_and_can_be_repeated() {
     let lab = Lab::new(()).await.register::<Leaf>();
     let (root, _) = tree(&lab).await;
     let holder = sql().await;
@@ -125,8 +126,8 @@ async fn cancel_subtree_has_a_bounded_wait_for_a_locked_descendant() {
     assert_eq!(count(&lab, "settled_at is null").await, 2);
 }
 
-/// The SQL function cancels the whole subtree in one transaction. It, too, locks only unsettled
-/// rows.
+/// The SQL function `cancel` cancels the whole subtree in one transaction, and also locks only
+/// unsettled rows.
 #[tokio::test]
 async fn the_sql_cancel_of_a_subtree_locks_only_unsettled_descendants() {
     let lab = Lab::new(()).await.register::<Leaf>();

@@ -1,7 +1,10 @@
-//! Children and joins: a join is released exactly once, after the last child of its own spawn has
-//! settled.
+//! Tests children and joins: the commit of the last child of a spawn makes the parent runnable,
+//! exactly once.
 
-use gen_durable::{Context, DAY, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, NewInstance, done, next, spawn};
+use gen_durable::{
+    Context, DAY, Engine, HOUR, Job, Lab, Machine, NewInstance, Outcome, Policy, SECOND, Status,
+    StepError, done, next, spawn,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, live};
@@ -52,7 +55,9 @@ impl Machine for Sum {
         match at {
             At::Fan => {
                 let (slow, quick): (Vec<_>, Vec<_>) = self.numbers.iter().partition(|n| **n == 77);
-                let slow = slow.into_iter().map(|n| NewInstance::new(Square { n }).after(DAY));
+                let slow = slow
+                    .into_iter()
+                    .map(|n| NewInstance::new(Square { n }).after(DAY));
                 let fan = spawn(quick.into_iter().map(|n| Square { n })).and(slow);
                 let fan = if self.any { fan.any() } else { fan };
                 Ok(fan.then(At::Join).or_after(HOUR, At::Late))
@@ -88,7 +93,7 @@ async fn lab() -> Lab<()> {
 }
 
 #[tokio::test]
-async fn a_parent_joins_when_every_child_has_settled_including_failed_ones() {
+async fn a_parent_runs_its_join_step_when_every_child_has_settled_including_failed_children() {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[1, 2, 3, -4])).await.unwrap().id;
     assert!(lab.step().await);
@@ -106,7 +111,7 @@ async fn a_parent_joins_when_every_child_has_settled_including_failed_ones() {
 }
 
 #[tokio::test]
-async fn a_spawn_without_children_joins_at_once() {
+async fn a_spawn_of_no_children_makes_the_parent_run_its_join_step_at_once() {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[])).await.unwrap().id;
     lab.drain().await;
@@ -114,7 +119,7 @@ async fn a_spawn_without_children_joins_at_once() {
 }
 
 #[tokio::test]
-async fn a_child_with_a_taken_key_is_not_part_of_the_join() {
+async fn a_child_with_a_key_that_another_instance_holds_is_not_part_of_the_join() {
     let lab = lab().await;
     let holder = lab
         .enqueue(Square { n: 1_000_000 })
@@ -128,7 +133,7 @@ async fn a_child_with_a_taken_key_is_not_part_of_the_join() {
 }
 
 #[tokio::test]
-async fn the_first_settled_child_releases_a_join_on_any_and_later_ones_do_not_count() {
+async fn a_join_on_any_child_ends_with_the_first_settled_child_and_ignores_later_children() {
     let lab = lab().await;
     let id = lab
         .enqueue(Sum {
@@ -140,7 +145,8 @@ async fn the_first_settled_child_releases_a_join_on_any_and_later_ones_do_not_co
         .unwrap()
         .id;
     lab.drain().await;
-    // Three rounds: each spawned a quick child and a slow one, and the quick one released the join.
+    // The parent spawned a quick child and a slow child in each of three rounds, and the quick
+    // child ended the join.
     assert_eq!(lab.result_of(id).await, Some(Ok((2, 9, 0))));
     let tally = lab.skip(2 * DAY).await;
     assert_eq!(tally.done, 3, "the slow children still ran to completion");
@@ -148,7 +154,7 @@ async fn the_first_settled_child_releases_a_join_on_any_and_later_ones_do_not_co
 }
 
 #[tokio::test]
-async fn a_join_after_its_deadline_sees_settled_and_running_children() {
+async fn a_join_step_after_the_deadline_reads_settled_and_unsettled_children() {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[5, 77])).await.unwrap().id;
     lab.drain().await;
@@ -159,7 +165,8 @@ async fn a_join_after_its_deadline_sees_settled_and_running_children() {
 }
 
 #[tokio::test]
-async fn cancel_subtree_settles_all_descendants_and_a_cancelled_child_releases_its_parent() {
+async fn cancel_subtree_settles_all_descendants_and_a_cancelled_child_counts_for_the_join_of_its_parent()
+ {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[77, 77, 2])).await.unwrap().id;
     assert!(lab.step().await);
@@ -198,7 +205,7 @@ async fn cancel_subtree_settles_all_descendants_and_a_cancelled_child_releases_i
     assert_eq!(lab.result_of(parent).await, Some(Ok((1, 0, 1))));
 }
 
-/// A machine that enqueues two jobs in the same commit as its result.
+/// A machine that enqueues two jobs in the same commit as its step result.
 #[derive(Serialize, Deserialize)]
 struct Shop {
     to: i64,
@@ -224,7 +231,7 @@ impl Machine for Shop {
 }
 
 #[tokio::test]
-async fn outbox_enqueues_commit_together_with_the_step_result_or_not_at_all() {
+async fn instances_in_an_outbox_are_inserted_by_the_commit_of_the_step_result_or_not_at_all() {
     let lab = Lab::new(()).await.register::<Shop>().register::<Square>();
     lab.enqueue(Shop { to: 0 }).tenant("acme").await.unwrap();
     lab.crash_before_commit().await;
@@ -257,7 +264,7 @@ async fn outbox_enqueues_commit_together_with_the_step_result_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_thousand_children_join_once_under_a_running_engine() {
+async fn a_parent_of_a_thousand_children_joins_exactly_once_in_a_running_engine() {
     let engine = Engine::builder(live().await, ())
         .register::<Sum>()
         .register::<Square>()

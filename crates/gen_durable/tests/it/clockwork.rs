@@ -1,10 +1,13 @@
-//! The clockwork as a whole: a simulated year with outages, concurrent nodes, cancels and changed
-//! schedules; workers with a wrong clock; the cost of a scan for due timers, for any content of the
-//! table.
+//! Tests timers and schedules as a whole: a simulated year with outages, concurrent nodes, cancels
+//! and changed schedules; workers with a wrong clock; and the cost of a scan for due timers, which
+//! must not depend on the number of rows in `timers`.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, MisfirePolicy, Outcome, Settings, Signal, StepError, Timestamp, done, wait_for};
+use gen_durable::{
+    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, MisfirePolicy, Outcome,
+    Settings, Signal, StepError, Timestamp, done, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, apart, eventually, live, sql, sql_at};
@@ -37,7 +40,7 @@ impl Machine for Wait {
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             Step::Begin => {
-                let cycle = self.cycle.parse::<Cycle>()?.missed(MisfirePolicy::All);
+                let cycle = self.cycle.parse::<Cycle>()?.misfire(MisfirePolicy::All);
                 Ok(wait_for::<Over>()
                     .then(Step::Over)
                     .repeat(cycle, Tick { of: cx.id.raw() })
@@ -61,7 +64,7 @@ impl Job for Tick {
     }
 }
 
-/// A pseudo-random sequence that a seed reproduces.
+/// A generator of pseudo-random numbers. The same seed gives the same numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -73,7 +76,7 @@ impl Dice {
     }
 }
 
-/// A wait with a repeating timer, as the test expects it to behave.
+/// The behaviour that the test expects of a wait with a repeating timer.
 struct ExpectedWait {
     id: Id<Wait>,
     begun: Timestamp,
@@ -84,7 +87,7 @@ struct ExpectedWait {
 }
 
 impl ExpectedWait {
-    /// Returns the number of occurrences that were due by then.
+    /// Returns the number of occurrences of the timer that were due by `then`.
     fn due_by(&self, then: Timestamp) -> u64 {
         let passed = u64::try_from(then.duration_since(self.begun).as_secs()).unwrap_or_default();
         let count = passed / self.period.as_secs();
@@ -102,7 +105,7 @@ const CYCLES: [&str; 5] = [
 ];
 
 #[tokio::test]
-async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
+async fn in_a_simulated_year_no_timer_fires_early_or_twice_and_none_is_missed() {
     let seed = std::env::var("DURABLE_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
@@ -112,7 +115,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
     let mut lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
     for (name, cycle) in SCHEDULES.iter().zip(CYCLES) {
         let cycle: Cycle = cycle.parse().unwrap();
-        lab = lab.schedule(name, cycle.missed(MisfirePolicy::All), |_| Tick { of: 0 });
+        lab = lab.schedule(name, cycle.misfire(MisfirePolicy::All), |_| Tick { of: 0 });
     }
     lab.drain().await;
     let year_end = lab.now().await + 365 * DAY;
@@ -139,8 +142,8 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
                 });
             }
             2 => {
-                // End a wait while two nodes scan for due timers. The order does not matter: the
-                // rows must be consistent in any case.
+                // Ends a wait while two nodes scan for due timers. Either may be first: the rows
+                // must be consistent in both cases.
                 let open: Vec<usize> = (0..waits.len())
                     .filter(|n| waits[*n].ended_at.is_none())
                     .collect();
@@ -148,7 +151,8 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
                     open.get(usize::try_from(dice.below(64)).unwrap() % open.len().max(1))
                 {
                     let id = waits[*n].id;
-                    // Fire every timer that was due before, so that the expected count is known.
+                    // Fires every timer that is already due, so that the test knows how many have
+                    // fired.
                     lab.drain().await;
                     let end = async {
                         match n % 2 {
@@ -161,7 +165,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
                 }
             }
             3 => {
-                // Change a schedule while two nodes scan for due timers.
+                // Changes a schedule while two nodes scan for due timers.
                 let name = SCHEDULES[usize::try_from(dice.below(3)).unwrap()];
                 let cycle: Cycle = CYCLES[usize::try_from(dice.below(5)).unwrap()]
                     .parse()
@@ -181,7 +185,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
                 tokio::join!(lab.drain(), change, lab.drain());
             }
             4 => {
-                // An outage: no node scans for due timers for up to ten days.
+                // Simulates an outage: no node scans for due timers for up to ten days.
                 let later = now + HOUR * u32::try_from(1 + dice.below(240)).unwrap();
                 let client = sql().await;
                 let text = format!("update {}.lab_clock set now = $1", lab.pool().schema());
@@ -264,7 +268,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
     assert!(waits.len() >= 20 && fired >= 100);
 }
 
-/// Replaces the clock of a schema by the clock of the server with this offset.
+/// Replaces the clock of a schema by the clock of the server, shifted by `by`.
 async fn skew(schema: &str, by: &str) {
     let client = sql().await;
     let text = format!(
@@ -275,7 +279,7 @@ async fn skew(schema: &str, by: &str) {
 }
 
 #[tokio::test]
-async fn workers_with_a_clock_one_hour_off_fire_by_the_clock_of_the_schema() {
+async fn workers_with_a_clock_one_hour_off_fire_timers_by_the_clock_of_the_schema() {
     for by in ["1 hour", "-1 hour"] {
         let pool = live().await;
         skew(pool.schema(), by).await;
@@ -323,7 +327,7 @@ async fn workers_with_a_clock_one_hour_off_fire_by_the_clock_of_the_schema() {
     }
 }
 
-/// Returns the statements sent between two readings of the counters, by name.
+/// Returns how often each statement was sent between two readings of the counters.
 fn between(
     before: &BTreeMap<&'static str, u64>,
     after: &BTreeMap<&'static str, u64>,
@@ -338,7 +342,7 @@ fn between(
 }
 
 #[tokio::test]
-async fn a_hundred_due_timers_are_fired_by_one_statement() {
+async fn one_statement_fires_a_hundred_due_timers() {
     let lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
     lab.enqueue_all((0..100).map(|_| Wait {
         cycle: "R1/PT1H".into(),
@@ -349,13 +353,13 @@ async fn a_hundred_due_timers_are_fired_by_one_statement() {
     let before = lab.statements();
     lab.skip(HOUR).await;
     let sent = between(&before, &lab.statements());
-    // One scan finds the timers, and a few more scans, before and after it, find none.
+    // One scan finds all hundred timers. A few scans before and after it find none.
     assert_eq!(sent["fire.sql"], 1, "{sent:?}");
     assert!(sent["due_timers.sql"] <= 4, "{sent:?}");
 }
 
 #[tokio::test]
-async fn a_wait_with_a_repeating_timer_is_one_commit() {
+async fn one_statement_commits_a_wait_together_with_its_repeating_timer() {
     let lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
     lab.enqueue(Wait {
         cycle: "R/PT1H".into(),
@@ -366,14 +370,17 @@ async fn a_wait_with_a_repeating_timer_is_one_commit() {
     lab.drain().await;
     let sent = between(&before, &lab.statements());
     assert_eq!(
-        (sent.get("write_step_results_with_effects.sql"), sent.get("write_step_results.sql")),
+        (
+            sent.get("write_step_results_with_effects.sql"),
+            sent.get("write_step_results.sql")
+        ),
         (Some(&1), None),
         "{sent:?}"
     );
 }
 
-/// Returns the number of timers to insert: `DURABLE_TIMER_ROWS`, for example 1000000, or 10,000 by
-/// default.
+/// Returns the number of timers that a test inserts: the value of `DURABLE_TIMER_ROWS`, for example
+/// 1000000, or 10,000 by default.
 fn rows() -> i64 {
     std::env::var("DURABLE_TIMER_ROWS")
         .ok()
@@ -381,7 +388,8 @@ fn rows() -> i64 {
         .unwrap_or(10_000)
 }
 
-/// Returns the buffer pages that a statement touches at its second execution.
+/// Returns the number of buffer pages that a statement touches when it is executed for the second
+/// time.
 async fn pages(client: &tokio_postgres::Client, text: &str) -> u64 {
     let mut pages = 0;
     for _ in 0..2 {
@@ -412,8 +420,8 @@ async fn pages(client: &tokio_postgres::Client, text: &str) -> u64 {
     pages
 }
 
-/// Returns a statement that inserts timers without an existing wait, due one per millisecond from
-/// then on.
+/// Returns a statement that inserts `count` timers that belong to no existing wait. They are due
+/// one per millisecond after `from`.
 fn load(schema: &str, count: i64, from: &str, state: &str) -> String {
     format!(
         "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance, state, ended_at)
@@ -445,8 +453,8 @@ async fn a_timer_scan_costs_the_same_for_any_number_of_pending_fired_or_overdue_
     for scan in &scans {
         before.push(pages(&client, scan).await);
     }
-    // An open transaction with an old snapshot keeps the index entries of ended timers from being
-    // vacuumed.
+    // An open transaction with an old snapshot prevents the vacuum of index entries that belong to
+    // ended timers.
     let old = sql_at(&url).await;
     old.batch_execute("begin isolation level repeatable read; select 1 from pg_class limit 1")
         .await
@@ -481,7 +489,7 @@ async fn a_timer_scan_costs_the_same_for_any_number_of_pending_fired_or_overdue_
         .unwrap();
     for (scan, before) in scans.iter().zip(before) {
         let after = pages(&client, scan).await;
-        // The index trees are a level or two deeper with more rows.
+        // The limit allows for index trees that are one or two levels deeper with more rows.
         assert!(
             after <= before * 2 + 20,
             "{scan}: {before} pages before, {after} after"
@@ -491,7 +499,7 @@ async fn a_timer_scan_costs_the_same_for_any_number_of_pending_fired_or_overdue_
 }
 
 #[tokio::test]
-async fn overdue_deadlines_are_processed_at_their_rate_while_fresh_timers_fire() {
+async fn an_engine_limits_the_rate_of_overdue_deadlines_while_newly_due_timers_fire() {
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let client = sql().await;
@@ -542,8 +550,8 @@ async fn overdue_deadlines_are_processed_at_their_rate_while_fresh_timers_fire()
     })
     .await;
     running.stop().await;
-    // The engine processes at most one second's worth of overdue deadlines at once, and the rest at
-    // the configured rate.
+    // The engine processes at once at most as many overdue deadlines as the configured rate allows
+    // per second, and the rest at that rate.
     let text = format!(
         "select extract(epoch from max(updated_at) - min(updated_at))::float8 from {schema}.instances where deadline_step is null
          and step = 'over' and step_entry_seq = 1"
@@ -591,8 +599,8 @@ async fn a_timer_that_cannot_fire_does_not_block_other_timers() {
     })
     .await;
     running.stop().await;
-    // One timer starts an instance that cannot be inserted, one has a cycle that no build can
-    // parse, and three are valid. All are due at once.
+    // One timer starts an instance that cannot be inserted, another timer has a cycle that no build
+    // can parse, and three timers are valid. All timers are due at once.
     let insert = |cycle: &str, new_instance: &str| {
         format!(
             "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance)
@@ -653,7 +661,8 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_deadlines
         count_of("timers").await > 0
     })
     .await;
-    // No worker has the machine of these instances: their deadlines only make them runnable.
+    // No worker has registered the machine of these instances, so a deadline makes such an instance
+    // runnable but no worker runs it.
     let overdue = format!(
         "insert into {schema}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'unknown', 'begin', '{{}}', 'awaiting_signal', '{{over}}',
@@ -670,8 +679,9 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_deadlines
     })
     .await;
     running.stop().await;
-    // Count rows and not time: a stalled host processes neither timers nor deadlines. A timer that
-    // is late by more than 5 s counts as overdue itself.
+    // The test counts the deadlines that were processed while a timer was late, and does not
+    // measure time, because a stalled host processes neither timers nor deadlines. It ignores
+    // timers that are more than 5 s late, because the engine treats these as overdue.
     let text = format!(
         "select coalesce(max((select count(*) from {schema}.instances i
              where i.machine = 'unknown' and i.updated_at > t.due_at and i.updated_at < t.ended_at)), 0)

@@ -1,4 +1,5 @@
-//! Connections: verified TLS, several hosts, and the number of connections that a process uses.
+//! Tests connections to Postgres: verified TLS, several hosts, and the number of connections that a
+//! process uses.
 
 use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -19,7 +20,7 @@ impl Job for Hello {
         self.lane.map(|lane| Lane::new("greets", lane))
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        // The transaction of the step uses one more connection.
+        // The step's own transaction uses one more connection.
         let tx = cx.begin().await?;
         tx.execute("select 1", &[]).await?;
         tx.commit().await?;
@@ -29,12 +30,12 @@ impl Job for Hello {
 
 #[tokio::test]
 async fn a_process_uses_at_most_eight_connections_and_two_more_with_lanes() {
-    // Lease, pick, commit, clock, upkeep, the calls of the engine, the calls of the client, and one
-    // transaction.
+    // A process has one connection each for the lease, picks, commits, timers, upkeep, the calls of
+    // the engine, the calls of the client, and one transaction of a step.
     let plain = most_connections(|_| Hello { lane: None }).await;
     assert!((4..=8).contains(&plain), "{plain} connections");
-    // Lanes add a second connection for commits and one for acts of the client that may wait for a
-    // lock.
+    // With lanes a process has two more connections: a second one for commits, and one for acts of
+    // the client that may wait for a lock.
     let laned = most_connections(|n| Hello { lane: Some(n % 10) }).await;
     assert!((4..=10).contains(&laned), "{laned} connections");
 }
@@ -69,7 +70,7 @@ async fn most_connections(job: impl Fn(u8) -> Hello) -> i64 {
 }
 
 #[tokio::test]
-async fn of_several_hosts_the_first_reachable_writable_one_is_used() {
+async fn a_url_with_several_hosts_connects_to_the_first_reachable_writable_server() {
     let cluster = gen_durable_postgres::Options::for_tests()
         .listen_on(0)
         .temporary()
@@ -77,7 +78,7 @@ async fn of_several_hosts_the_first_reachable_writable_one_is_used() {
     let url = cluster.tcp_url().unwrap();
     let (before, after) = url.split_once('@').unwrap();
     let (address, path) = after.split_once('/').unwrap();
-    // No server listens on port 1.
+    // The first host of the URL is unreachable, because no server listens on port 1.
     let several = format!(
         "{before}@127.0.0.1:1,{address}/{path}?target_session_attrs=read-write&sslmode=disable"
     );
@@ -131,8 +132,8 @@ async fn connections_use_tls_and_verify_the_server_certificate() {
         .listen_on(0)
         .temporary()
         .unwrap();
-    // The key file must belong to the operating system user that runs the server, so the server
-    // itself writes it, through SQL.
+    // The key file must belong to the operating system user that runs the server, so the test makes
+    // the server write the file, through SQL.
     let (owner, connection) = tokio_postgres::connect(&cluster.url(), tokio_postgres::NoTls)
         .await
         .unwrap();
@@ -168,7 +169,7 @@ async fn connections_use_tls_and_verify_the_server_certificate() {
     let uses_tls = "select ssl from pg_stat_ssl where pid = pg_backend_pid()";
     assert!(tx.query_one(uses_tls, &[]).await.unwrap().get::<_, bool>(0));
     tx.commit().await.unwrap();
-    // Without the certificate authority the client does not trust the same server.
+    // A client that does not know the certificate authority refuses the same server.
     let error = Client::connect(&format!("{base}?sslmode=require"))
         .await
         .unwrap_err();
@@ -180,7 +181,7 @@ async fn connections_use_tls_and_verify_the_server_certificate() {
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_an_error_and_not_a_wait() {
+async fn a_connect_to_an_unreachable_server_returns_an_error_instead_of_waiting() {
     let error = Client::connect("postgres://nobody@127.0.0.1:1/none?sslmode=disable")
         .await
         .unwrap_err();
@@ -192,7 +193,7 @@ async fn an_unreachable_server_is_an_error_and_not_a_wait() {
         .await
         .unwrap_err();
     assert!(error.is_invalid() || error.is_transient(), "{error}");
-    // A pool can be opened before its database is reachable.
+    // `Pool::open` succeeds although the database is not reachable.
     assert!(
         Pool::open(
             "postgres://nobody@127.0.0.1:1/none?sslmode=disable",
@@ -204,10 +205,10 @@ async fn an_unreachable_server_is_an_error_and_not_a_wait() {
     drop(live().await);
 }
 
-/// The role of the engine has no free connection left: the other loops must give up theirs so that
-/// the lease can be renewed.
+/// The database role of the engine has no free connection left. The other loops of the engine must
+/// close their connections, so that the heartbeat can open one and renew the lease.
 #[tokio::test]
-async fn the_lease_gets_a_connection_when_the_server_has_no_free_ones() {
+async fn a_worker_renews_its_lease_when_the_server_has_no_free_connections() {
     const LIMIT: usize = 12;
     let pool = live().await;
     let name = pool.schema().to_owned();
@@ -221,7 +222,8 @@ async fn the_lease_gets_a_connection_when_the_server_has_no_free_ones() {
     pool.migrations().grant(&name, &name).await.unwrap();
     let mut config: tokio_postgres::Config = url().parse().unwrap();
     if config.get_password().is_some() {
-        // A server with password authentication has no password for the new role.
+        // The test ends early on a server with password authentication, because the new role has no
+        // password.
         return;
     }
     config.user(&name);
@@ -245,8 +247,8 @@ async fn the_lease_gets_a_connection_when_the_server_has_no_free_ones() {
     let running = Running::start(engine);
     eventually("it is ready", async || health.is_ready()).await;
 
-    // Terminate the connection of the lease, and open connections until none is left before the
-    // engine can make another one.
+    // Terminates the connection that renews the lease, and opens connections until none is left,
+    // before the engine can open another one.
     let terminate = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                where usename = $1 and query like '%store::lease::renew%'";
     assert_eq!(

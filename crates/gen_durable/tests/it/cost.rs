@@ -1,4 +1,4 @@
-//! The number of statements that each act costs. These numbers are a contract.
+//! Tests the number of statements that each act sends. Users may rely on these numbers.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Job for Tick {
     }
 }
 
-/// Returns the statements sent between two readings of the counters, by name.
+/// Returns how often each statement was sent between two readings of the counters.
 fn between(
     before: &BTreeMap<&'static str, u64>,
     after: &BTreeMap<&'static str, u64>,
@@ -36,7 +36,7 @@ fn between(
 }
 
 #[tokio::test]
-async fn an_enqueue_of_one_or_of_ten_thousand_is_one_statement() {
+async fn an_enqueue_of_one_or_of_ten_thousand_instances_sends_one_statement() {
     let lab = Lab::new(()).await.register::<Tick>();
     let start = lab.statements();
     lab.enqueue(Tick { n: 1 }).await.unwrap();
@@ -75,19 +75,23 @@ async fn concurrent_enqueues_share_statements() {
 }
 
 #[tokio::test]
-async fn a_pick_of_a_hundred_is_one_statement_and_so_is_their_commit() {
+async fn one_statement_claims_a_hundred_instances_and_one_statement_commits_their_results() {
     let lab = Lab::new(()).await.register::<Tick>();
     lab.enqueue_all((0..100).map(|n| Tick { n })).await.unwrap();
     let start = lab.statements();
     assert_eq!(lab.drain().await.done, 100);
     let sent = between(&start, &lab.statements());
-    // One pick claims the hundred instances and another finds none left; one statement commits all
-    // results.
-    assert_eq!((sent["pick.sql"], sent["write_step_results.sql"]), (2, 1), "{sent:?}");
+    // One pick claims the hundred instances, and a second pick finds none left. One statement
+    // commits all results.
+    assert_eq!(
+        (sent["pick.sql"], sent["write_step_results.sql"]),
+        (2, 1),
+        "{sent:?}"
+    );
 }
 
 #[tokio::test]
-async fn a_running_engine_sends_nothing_but_picks_and_commits_for_its_work() {
+async fn a_running_engine_needs_fewer_than_200_picks_and_commits_for_2001_jobs() {
     let lab = Lab::new(()).await;
     let engine = Engine::builder(lab.pool().clone(), ())
         .register::<Tick>()
@@ -112,7 +116,7 @@ async fn a_running_engine_sends_nothing_but_picks_and_commits_for_its_work() {
 }
 
 #[tokio::test]
-async fn settled_costs_one_statement_per_poll() {
+async fn a_call_of_settled_for_a_settled_instance_sends_one_statement() {
     let lab = Lab::new(()).await.register::<Tick>();
     let id = lab.enqueue(Tick { n: 5 }).await.unwrap().id;
     lab.drain().await;

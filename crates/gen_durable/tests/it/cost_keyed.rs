@@ -1,4 +1,5 @@
-//! The number of statements that lanes and partition keys cost. These numbers are a contract.
+//! Tests the number of statements that instances with a lane or a partition key need. Users may
+//! rely on these numbers.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +30,12 @@ impl Job for KeyedJob {
     }
 }
 
-/// Enqueues the jobs, runs them to completion, and returns the number of statements sent, by name.
+/// Enqueues the jobs, waits until an engine has run all of them, and returns how often each
+/// statement was sent.
 async fn drained(jobs: Vec<KeyedJob>) -> BTreeMap<&'static str, u64> {
     let lab = Lab::new(()).await;
-    // Long poll intervals: no pick starts because time has passed, only because of a wake.
+    // With long poll intervals a pick starts only because of a wake, and not because time has
+    // passed.
     let settings = Settings {
         busy_poll: 5 * SECOND,
         idle_poll: 5 * SECOND,
@@ -58,7 +61,8 @@ async fn drained(jobs: Vec<KeyedJob>) -> BTreeMap<&'static str, u64> {
 }
 
 #[tokio::test]
-async fn the_pick_itself_places_arrivals_and_results_in_different_lanes_share_a_commit() {
+async fn instances_in_lanes_need_no_statement_for_placement_and_results_of_different_lanes_share_commits()
+ {
     let sent = drained(
         (0..100)
             .map(|n| KeyedJob {
@@ -79,7 +83,7 @@ async fn the_pick_itself_places_arrivals_and_results_in_different_lanes_share_a_
 }
 
 #[tokio::test]
-async fn a_lane_promotes_successors_without_a_pick_for_each() {
+async fn an_engine_runs_200_instances_of_one_lane_without_a_pick_for_each_instance() {
     let sent = drained(
         (0..200)
             .map(|n| KeyedJob {
@@ -99,7 +103,7 @@ async fn a_lane_promotes_successors_without_a_pick_for_each() {
 }
 
 #[tokio::test]
-async fn a_partition_promotes_successors_without_a_pick_for_each() {
+async fn an_engine_runs_200_instances_of_one_partition_key_without_a_pick_for_each_instance() {
     let sent = drained(
         (0..200)
             .map(|n| KeyedJob {

@@ -1,9 +1,12 @@
-//! Every common change of a machine, as listed in docs/guide/upgrading.md, with the build before
-//! the change and the build after it running side by side.
+//! Tests every common change of a machine that docs/guide/upgrading.md lists. The build before the
+//! change and the build after it run side by side.
 
 use std::time::Duration;
 
-use gen_durable::{Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Settings, Status, done, next, sleep};
+use gen_durable::{
+    Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Settings, Status, done, next,
+    sleep,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -47,7 +50,7 @@ fn engine<M: Machine<App = ()>>(pool: &Pool) -> Engine {
         .unwrap()
 }
 
-/// Starts both builds and returns a client.
+/// Starts an engine of each of the two builds and returns a client.
 async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(
     pool: &Pool,
 ) -> (Client, [Running; 2]) {
@@ -57,7 +60,8 @@ async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(
 }
 
 async fn result(client: &Client, id: i64) -> Value {
-    // Any machine type works here: every result is JSON.
+    // Reads the result as JSON through an arbitrary machine type, because every machine of this
+    // file returns JSON.
     let settled = client
         .settled(Id::<steps_new::Trip>::from_raw(id), SOON)
         .await
@@ -75,11 +79,11 @@ async fn stop(running: [Running; 2]) {
 }
 
 const NAP: Duration = Duration::from_millis(1);
-/// Instances per test: either build may claim each of them.
+/// The number of instances per test. Either build may claim each of them.
 const MANY: u32 = 30;
 
-// The new build adds a step, renames a step, and keeps a step that it will remove in the next
-// release.
+// Two builds of the machine "trip". The new build adds a step, renames a step, and still has a step
+// that the next release will remove.
 build!(steps_old, "trip", { #[serde(default)] pub(super) n: u32 }, { #[default] Begin, Old, Weigh, End }, |state, at| Ok(match at {
     At::Begin => sleep(NAP).then(At::Old),
     At::Old => sleep(NAP).then(At::Weigh),
@@ -90,14 +94,15 @@ build!(steps_new, "trip", { #[serde(default)] pub(super) n: u32 },
     { #[default] Begin, #[serde(alias = "old")] Renamed, Weigh, Added, End }, |state, at| Ok(match at {
     At::Begin => sleep(NAP).then(At::Renamed),
     At::Renamed => sleep(NAP).then(At::Added),
-    // This step will be removed in the next release: instances at it are only forwarded.
+    // The next release will remove this step, so the new build only moves instances from it to the
+    // next step.
     At::Weigh => next(At::End),
     At::Added => sleep(NAP).then(At::End),
     At::End => done(json!(state.n)),
 }));
 
 #[tokio::test]
-async fn steps_are_added_renamed_and_removed_while_both_builds_run() {
+async fn two_builds_run_together_settle_instances_while_steps_are_added_renamed_or_removed() {
     let pool = live().await;
     let (client, running) = side_by_side::<steps_old::Trip, steps_new::Trip>(&pool).await;
     let mut ids = Vec::new();
@@ -116,7 +121,7 @@ async fn steps_are_added_renamed_and_removed_while_both_builds_run() {
         assert_eq!(result(&client, id).await, json!(n));
     }
     stop(running).await;
-    // No instance was ever set aside: the history would have a row for it.
+    // No instance was ever stuck, because the history has no such row.
     let text = format!(
         "select count(*) from {}.history where outcome = 'stuck'",
         pool.schema()
@@ -167,7 +172,8 @@ async fn an_instance_at_a_removed_step_waits_for_a_build_that_has_the_step() {
     stop([older, newer]).await;
 }
 
-/// Four steps that each change the state. The build that runs a step writes the whole state.
+/// Defines a build with four steps that each change the state. The build that runs a step writes
+/// the whole state.
 macro_rules! count {
     ($module:ident, { $($fields:tt)* }, |$state:ident| $count:expr, $end:expr) => {
         build!($module, "trip", { $($fields)* }, { #[default] One, Two, Three, Four, End }, |$state, at| {
@@ -190,7 +196,7 @@ count!(fields_added, { pub(super) count: u32, #[serde(default)] pub(super) note:
     |state| state.count, json!(state.count));
 
 #[tokio::test]
-async fn an_older_build_keeps_a_field_that_it_does_not_know() {
+async fn an_older_build_keeps_a_state_field_that_it_does_not_know() {
     let pool = live().await;
     let older = engine::<fields_old::Trip>(&pool);
     let client = older.client();
@@ -199,7 +205,7 @@ async fn an_older_build_keeps_a_field_that_it_does_not_know() {
         note: "fragile".into(),
     };
     let id = client.enqueue(with_note).await.unwrap().id.raw();
-    // Only the older build runs: it writes the state four times.
+    // Only the older build runs, and it writes the state four times.
     let older = Running::start(older);
     assert_eq!(result(&client, id).await, json!(4));
     let state: Value =
@@ -209,7 +215,7 @@ async fn an_older_build_keeps_a_field_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn a_field_is_added_while_both_builds_run() {
+async fn two_builds_run_together_settle_instances_and_keep_a_state_field_that_one_build_adds() {
     let pool = live().await;
     let (client, running) = side_by_side::<fields_old::Trip, fields_added::Trip>(&pool).await;
     let mut ids = Vec::new();
@@ -251,7 +257,7 @@ count!(fields_both, { #[serde(alias = "total")] pub(super) count: u32 }, |state|
 count!(fields_renamed, { #[serde(alias = "count")] pub(super) total: u32 }, |state| state.total, json!(state.total));
 
 #[tokio::test]
-async fn a_field_is_renamed_in_two_releases_while_two_builds_run() {
+async fn two_builds_run_together_settle_instances_while_two_releases_rename_a_state_field() {
     for second in [false, true] {
         let pool = live().await;
         let (client, running) = match second {
@@ -277,7 +283,7 @@ async fn a_field_is_renamed_in_two_releases_while_two_builds_run() {
 }
 
 #[tokio::test]
-async fn a_required_field_renamed_in_one_release_is_not_lost() {
+async fn two_builds_run_together_lose_no_state_if_one_release_renames_a_required_field() {
     let pool = live().await;
     let (client, running) = side_by_side::<fields_old::Trip, fields_renamed::Trip>(&pool).await;
     let mut ids = Vec::new();
@@ -291,8 +297,8 @@ async fn a_required_field_renamed_in_one_release_is_not_lost() {
                 .raw(),
         );
     }
-    // When the older build claims a row that the newer build has written, it cannot decode the row
-    // and sets it aside as stuck; the newer build retries it.
+    // When the older build claims a row that the newer build has written, the older build cannot
+    // decode the row and sets the instance to stuck. The newer build retries the instance.
     for id in ids {
         assert_eq!(result(&client, id).await, json!(4));
     }
@@ -303,7 +309,7 @@ count!(fields_default, { #[serde(default)] pub(super) count: u32, #[serde(defaul
     |state| state.count, json!(state.count));
 
 #[tokio::test]
-async fn a_field_is_removed_in_two_releases_while_two_builds_run() {
+async fn two_builds_run_together_settle_instances_while_two_releases_remove_a_state_field() {
     for second in [false, true] {
         let pool = live().await;
         let (client, running) = match second {
@@ -355,7 +361,8 @@ impl Machine for Strict {
 }
 
 #[tokio::test]
-async fn a_state_that_denies_unknown_fields_waits_for_a_build_that_knows_them() {
+async fn an_instance_with_a_field_that_an_older_build_denies_is_stuck_until_a_newer_build_runs_it()
+{
     let pool = live().await;
     let older = engine::<Strict>(&pool);
     let client = older.client();
@@ -387,7 +394,7 @@ build!(renamed, "journey", { #[serde(default)] pub(super) n: u32 }, { #[default]
 }), former "trip");
 
 #[tokio::test]
-async fn a_machine_is_renamed_while_both_builds_run() {
+async fn two_builds_run_together_settle_instances_while_a_release_renames_the_machine() {
     let pool = live().await;
     let (client, running) = side_by_side::<steps_old::Trip, renamed::Trip>(&pool).await;
     let mut ids = Vec::new();
@@ -405,7 +412,8 @@ async fn a_machine_is_renamed_while_both_builds_run() {
     for (n, id) in ids {
         assert_eq!(result(&client, id).await, json!(n));
     }
-    // The result of an instance with the new machine name is read through the new type.
+    // The test reads the result of an instance with the new machine name through the new machine
+    // type.
     let id = client.enqueue(renamed::Trip { n: 7 }).await.unwrap().id;
     assert_eq!(
         client

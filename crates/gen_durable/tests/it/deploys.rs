@@ -1,12 +1,15 @@
-//! Two builds of one machine side by side, as in a rolling deploy: the older build neither claims
-//! nor damages rows that only the newer build can run.
+//! Tests two builds of one machine that run side by side, as in a rolling deploy. The older build
+//! neither claims nor damages rows that only the newer build can run.
 
-use gen_durable::{Blocker, Context, Engine, Id, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, done};
+use gen_durable::{
+    Blocker, Context, Engine, Id, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, done,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
 
-/// Defines a build of the machine "parcel": the type of its weight, and its steps after `pack`.
+/// Defines a build of the machine "parcel": the type of its weight, its result, and its steps after
+/// `pack`.
 macro_rules! build {
     ($module:ident, $weight:ty, $result:literal, { $($step:ident),* }) => {
         mod $module {
@@ -82,7 +85,7 @@ async fn settled(engine: &gen_durable::Client, id: i64) -> String {
 }
 
 #[tokio::test]
-async fn a_worker_does_not_claim_a_row_at_a_step_that_it_does_not_know() {
+async fn a_worker_does_not_claim_an_instance_at_a_step_that_its_build_does_not_know() {
     let pool = live().await;
     let engine = old_engine(&pool);
     let client = engine.client();
@@ -106,7 +109,8 @@ async fn a_worker_does_not_claim_a_row_at_a_step_that_it_does_not_know() {
     );
     sql().await.batch_execute(&crashes).await.unwrap();
     let running = Running::start(engine);
-    // Enqueued last: if the old build claimed the other two, it would do so before this one.
+    // Enqueues this instance last: if the old build claimed the other two instances, it would claim
+    // them before this one.
     let plain = client.enqueue(parcel()).await.unwrap().id.raw();
     assert_eq!(settled(&client, plain).await, "old");
     for id in [labelled, suspect] {
@@ -155,8 +159,8 @@ async fn a_successor_in_a_lane_or_partition_runs_only_on_a_build_that_knows_its_
     let client = engine.client();
     let mut labelled = Vec::new();
     for keyed in 0..20 {
-        // Ten lanes and ten partitions. In each, the first instance is for either build and the
-        // second only for the newer build.
+        // Enqueues two instances into each of ten lanes and ten partitions. Either build can run
+        // the first instance, and only the newer build the second.
         let lane = (keyed < 10).then(|| format!("lane:{keyed}"));
         let partition = (keyed >= 10).then(|| format!("partition:{keyed}"));
         let parcel = || new::Parcel {
@@ -182,7 +186,7 @@ async fn a_successor_in_a_lane_or_partition_runs_only_on_a_build_that_knows_its_
         let text = format!("select count(*) from {schema}.instances where {which}");
         sql.query_one(&text, &[]).await.unwrap().get(0)
     };
-    // The first instance of each has settled, and its successor may run.
+    // The first instance of each lane and partition has settled, and its successor may run.
     eventually("the successors are promoted", async || {
         count("step = 'label' and status = 'runnable' and not partition_waiting").await == 20
     })
@@ -197,14 +201,15 @@ async fn a_successor_in_a_lane_or_partition_runs_only_on_a_build_that_knows_its_
 }
 
 #[tokio::test]
-async fn a_running_engine_retries_rows_that_another_build_could_not_decode() {
+async fn a_running_engine_retries_stuck_instances_that_another_build_could_not_decode() {
     let pool = live().await;
     let newer = new_engine(&pool);
     let client = newer.client();
     let newer = Running::start(newer);
     let first = client.enqueue(parcel()).await.unwrap().id.raw();
     assert_eq!(settled(&client, first).await, "new");
-    // Stuck rows of an older build appear while the newer build runs: more than a page of them.
+    // Inserts stuck rows, as an older build leaves them, while the newer build runs. There are more
+    // rows than one page of the retry pass holds.
     let rows = 1_100;
     let text = format!(
         "insert into {}.instances (machine, step, state, status) select 'parcel', 'pack', '{{\"weight\": \"heavy\"}}', 'stuck'
@@ -225,7 +230,7 @@ async fn a_running_engine_retries_rows_that_another_build_could_not_decode() {
 }
 
 #[tokio::test]
-async fn a_process_retries_neither_rows_it_could_not_decode_nor_rows_set_aside_for_crashes() {
+async fn a_worker_does_not_retry_stuck_instances_that_it_cannot_decode_or_that_crashed_too_often() {
     let pool = live().await;
     let engine = new_engine(&pool);
     let client = engine.client();
@@ -243,8 +248,8 @@ async fn a_process_retries_neither_rows_it_could_not_decode_nor_rows_set_aside_f
         status(1).await == Status::Stuck
     })
     .await;
-    // A pass retries stuck rows in the order of their ids: once a row with a larger id is retried,
-    // the pass has skipped the others.
+    // One pass of the upkeep retries stuck rows in the order of their ids. When the pass has
+    // retried the row with the largest id, it has already skipped the rows with smaller ids.
     for _ in 0..3 {
         let text = format!(
             "insert into {}.instances (machine, step, state, status) values ('parcel', 'pack', '{{\"weight\": 1}}', 'stuck')

@@ -1,13 +1,17 @@
-//! The running engine: order, queues, pause, late commits, retention, transactions, configuration.
+//! Tests a running engine: order of picks, queues, pause, late commits, retention, transactions,
+//! configuration.
 
 use std::sync::{Arc, Mutex};
 
-use gen_durable::{Client, Context, DAY, Engine, Has, Job, Machine, Outcome, Policy, Pool, Queue, SECOND, Settings, Status, StepError, done, next};
+use gen_durable::{
+    Client, Context, DAY, Engine, Has, Job, Machine, Outcome, Policy, Pool, Queue, SECOND,
+    Settings, Status, StepError, done, next,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
 
-/// The texts of the notes that ran, in order.
+/// The texts of the `Note` jobs that ran, in the order in which they ran.
 type Log = Arc<Mutex<Vec<String>>>;
 
 const SIDE: Queue = Queue::new("side");
@@ -59,7 +63,7 @@ fn notes(log: &Log) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn picks_are_ordered_by_priority_and_then_by_enqueue_order() {
+async fn a_picker_claims_instances_by_priority_and_then_in_enqueue_order() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     for (text, priority) in [("c", 1), ("d", 1), ("a", -1), ("b", 0), ("e", 7)] {
@@ -85,7 +89,8 @@ async fn picks_are_ordered_by_priority_and_then_by_enqueue_order() {
 }
 
 #[tokio::test]
-async fn an_engine_works_several_queues_and_a_paused_queue_waits_until_resumed() {
+async fn an_engine_runs_several_queues_and_claims_nothing_from_a_paused_queue_until_it_is_resumed()
+{
     let log = Log::default();
     let (client, running) = start(live().await, &log, quick()).await;
     client.pause("side", "a test").await.unwrap();
@@ -100,8 +105,8 @@ async fn an_engine_works_several_queues_and_a_paused_queue_waits_until_resumed()
         notes(&log) == ["default"]
     })
     .await;
-    // Another instance of the open queue is processed while the paused queue waits: the paused
-    // queue is really paused and not only slow.
+    // The engine runs another instance of the open queue while the paused queue waits, so the
+    // paused queue is not merely slow.
     client.enqueue(Note::new("more")).await.unwrap();
     eventually("the open queue is still worked", async || {
         notes(&log).len() == 2
@@ -131,7 +136,7 @@ async fn an_engine_works_several_queues_and_a_paused_queue_waits_until_resumed()
 }
 
 #[tokio::test]
-async fn a_transaction_that_commits_long_after_its_enqueue_is_not_overlooked() {
+async fn an_instance_runs_even_if_its_enqueue_commits_after_the_picker_has_passed_its_due_time() {
     let log = Log::default();
     let pool = live().await;
     let (client, running) = start(pool.clone(), &log, quick()).await;
@@ -142,7 +147,8 @@ async fn a_transaction_that_commits_long_after_its_enqueue_is_not_overlooked() {
         .await
         .unwrap()
         .id;
-    // Meanwhile the picker's watermark moves past the due time of the uncommitted row.
+    // Runs other jobs, so that the watermark of the picker moves past the due time of the
+    // uncommitted row.
     for n in 0..20 {
         let id = client.enqueue(Note::new(&n.to_string())).await.unwrap().id;
         assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
@@ -169,8 +175,8 @@ async fn a_rolled_back_enqueue_leaves_no_instance() {
         .id;
     tx.rollback().await.unwrap();
     assert!(client.settled(id, SECOND).await.unwrap_err().is_not_found());
-    // A transaction that the caller opened with `tokio_postgres` works too. Dropping a transaction
-    // of the pool rolls it back.
+    // A caller can also pass a transaction that it opened with `tokio_postgres`. When a transaction
+    // of the pool is dropped, the pool rolls it back.
     let mut own = sql().await;
     let mut tx = own.transaction().await.unwrap();
     let kept = client
@@ -221,7 +227,7 @@ async fn a_delayed_job_runs_when_it_is_due_and_not_before() {
 }
 
 #[tokio::test]
-async fn settled_instances_are_collected_after_their_retention_and_others_are_not() {
+async fn the_upkeep_deletes_settled_instances_after_their_retention_and_no_others() {
     let log = Log::default();
     let settings = Settings {
         retention: Some(SECOND / 10),
@@ -252,7 +258,7 @@ async fn settled_instances_are_collected_after_their_retention_and_others_are_no
 }
 
 #[tokio::test]
-async fn many_jobs_at_once_all_settle_exactly_once() {
+async fn an_engine_runs_each_of_many_jobs_exactly_once() {
     let log = Log::default();
     let (client, running) = start(live().await, &log, Settings::default()).await;
     let ids = client
@@ -270,7 +276,7 @@ async fn many_jobs_at_once_all_settle_exactly_once() {
     assert_eq!((texts.len(), notes(&log).len()), (5_000, 5_000));
 }
 
-/// A machine that writes to a table of its own in the same commit as its step result.
+/// A machine that writes to a table of the app in the same commit as its step result.
 #[derive(Serialize, Deserialize)]
 struct Transfer {
     table: String,
@@ -305,7 +311,7 @@ impl Machine for Transfer {
 }
 
 #[tokio::test]
-async fn writes_of_a_step_in_its_own_transaction_commit_together_with_its_result() {
+async fn writes_in_a_steps_own_transaction_commit_together_with_the_step_result() {
     let pool = live().await;
     let table = format!("{}.money", pool.schema());
     let direct = sql().await;
@@ -373,7 +379,7 @@ impl Job for Elsewhere {
 }
 
 #[tokio::test]
-async fn an_engine_runs_machines_that_need_only_a_part_of_its_app() {
+async fn an_engine_runs_machines_with_an_app_type_that_is_a_part_of_the_app_of_the_engine() {
     let app = Parts {
         log: Log::default(),
         number: 9,
@@ -402,7 +408,7 @@ async fn an_engine_runs_machines_that_need_only_a_part_of_its_app() {
 }
 
 #[tokio::test]
-async fn an_invalid_engine_configuration_is_refused_by_build() {
+async fn build_refuses_an_invalid_engine_configuration_with_a_reason() {
     let pool = live().await;
     let builder = || {
         Engine::builder(
@@ -463,7 +469,7 @@ async fn an_invalid_engine_configuration_is_refused_by_build() {
 }
 
 #[tokio::test]
-async fn health_reports_liveness_and_readiness() {
+async fn the_health_of_an_engine_reports_whether_it_is_live_and_ready() {
     let log = Log::default();
     let engine = Engine::builder(live().await, log)
         .register::<Note>()
@@ -582,7 +588,7 @@ async fn an_idempotency_key_is_stable_across_retries_and_new_for_each_step_entry
 }
 
 #[tokio::test]
-async fn a_lab_can_run_every_step_twice_and_the_second_run_counts() {
+async fn a_lab_can_run_every_step_twice_and_commit_the_result_of_the_second_run() {
     let log = Log::default();
     let lab = gen_durable::Lab::new(log.clone())
         .await
@@ -595,12 +601,12 @@ async fn a_lab_can_run_every_step_twice_and_the_second_run_counts() {
 }
 
 #[tokio::test]
-async fn a_large_transaction_that_commits_late_is_picked_without_waiting_for_sweeps() {
+async fn a_picker_claims_20000_rows_that_are_committed_long_after_they_were_due_without_sweeps() {
     let log = Log::default();
     let pool = live().await;
     let (client, running) = start(pool.clone(), &log, quick()).await;
-    // Insert with SQL, as another process would: this engine gets no wake. The rows are due long
-    // before their commit.
+    // Inserts the rows with SQL, as another process would, so this engine gets no wake. The rows
+    // are due long before the test commits them.
     let text = format!(
         "insert into {}.instances (machine, step, state, eligible_at)
          select 'note', 'run', jsonb_build_object('text', g::text), statement_timestamp() - interval '1 h'
@@ -613,14 +619,14 @@ async fn a_large_transaction_that_commits_late_is_picked_without_waiting_for_swe
     })
     .await;
     sql().await.execute(&text, &[]).await.unwrap();
-    // A sweep finds at most a thousand rows and runs every few seconds: twenty sweeps would take
-    // longer than the timeout of this test.
+    // One sweep finds at most a thousand rows, and sweeps run every few seconds. The twenty sweeps
+    // that would find all rows would take longer than the timeout of this test.
     eventually("all of them ran", async || notes(&log).len() == 20_001).await;
     running.stop().await;
 }
 
 #[tokio::test]
-async fn an_engine_with_a_dropped_future_claims_nothing_more() {
+async fn an_engine_with_a_dropped_run_future_claims_no_more_instances() {
     let log = Log::default();
     let pool = live().await;
     let engine = Engine::builder(pool.clone(), log.clone())
@@ -634,8 +640,9 @@ async fn an_engine_with_a_dropped_future_claims_nothing_more() {
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
     assert!(!health.is_ready());
-    // Another engine runs new instances. The client belongs to the aborted engine and wakes it, so
-    // the aborted engine would claim first if its loops were still running.
+    // Another engine runs new instances. The client belongs to the aborted engine and wakes the
+    // loops of that engine, so the aborted engine would claim first if its loops were still
+    // running.
     let id = client.enqueue(Note::new("later")).await.unwrap().id;
     let others = Log::default();
     let (_, running) = start(pool, &others, quick()).await;
@@ -649,7 +656,7 @@ async fn an_engine_with_a_dropped_future_claims_nothing_more() {
 }
 
 #[tokio::test]
-async fn commit_of_a_failed_transaction_returns_an_error() {
+async fn a_commit_of_a_transaction_with_a_failed_statement_returns_an_error() {
     let pool = live().await;
     let tx = pool.begin().await.unwrap();
     assert!(tx.execute("select 1 / 0", &[]).await.is_err());
@@ -660,7 +667,7 @@ async fn commit_of_a_failed_transaction_returns_an_error() {
 }
 
 #[tokio::test]
-async fn settings_without_a_bound_are_refused() {
+async fn build_refuses_settings_with_durations_longer_than_a_year() {
     for settings in [
         Settings {
             drain_timeout: std::time::Duration::MAX,

@@ -1,11 +1,15 @@
-//! Versions and names in rows: a rolling deploy, an upgrade, a renamed step, a renamed machine.
+//! Tests versions and names that rows store: a rolling deploy, an upgrade, a renamed step, a
+//! renamed machine.
 
-use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, Stored, done, next, shape};
+use gen_durable::{
+    Context, Engine, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, Stored, done,
+    next, shape,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live};
 
-/// Version 1 of the machine.
+/// Version 1 of the machine "order".
 #[derive(Serialize, Deserialize)]
 struct OrderV1 {
     total: u64,
@@ -30,7 +34,8 @@ impl Machine for OrderV1 {
     }
 }
 
-/// Version 2: it stores cents and renames a step, and it upgrades rows of version 1.
+/// Version 2 of the machine "order". It stores cents and renames a step, and it upgrades rows of
+/// version 1.
 #[derive(Serialize, Deserialize)]
 struct OrderV2 {
     cents: u64,
@@ -78,7 +83,7 @@ impl Machine for OrderV2 {
     }
 }
 
-/// Version 2 without an upgrade: its workers do not claim rows of version 1.
+/// Version 2 of the machine "order" without an upgrade. Its workers do not claim rows of version 1.
 #[derive(Serialize, Deserialize)]
 struct StrictV2 {
     cents: u64,
@@ -95,7 +100,7 @@ impl Machine for StrictV2 {
 }
 
 #[tokio::test]
-async fn two_versions_side_by_side_each_finish_their_own_rows() {
+async fn two_machine_versions_in_one_lab_each_run_the_instances_of_their_own_version() {
     let lab = Lab::new(())
         .await
         .register::<OrderV1>()
@@ -108,7 +113,8 @@ async fn two_versions_side_by_side_each_finish_their_own_rows() {
 }
 
 #[tokio::test]
-async fn a_row_of_another_version_waits_unclaimed_and_reported_until_a_matching_build_starts() {
+async fn an_instance_of_an_unregistered_machine_version_is_reported_and_waits_for_a_matching_build()
+{
     let pool = live().await;
     let engine = Engine::builder(pool.clone(), ())
         .register::<StrictV2>()
@@ -193,7 +199,7 @@ async fn an_upgrade_converts_a_running_instance_and_writes_its_new_state_and_ver
 }
 
 #[tokio::test]
-async fn rows_with_a_former_step_or_machine_name_still_run() {
+async fn instances_stored_with_a_former_step_or_machine_name_still_run() {
     #[derive(Serialize, Deserialize)]
     struct Before;
     #[derive(Serialize, Deserialize, Default)]
@@ -258,7 +264,7 @@ async fn rows_with_a_former_step_or_machine_name_still_run() {
 }
 
 #[tokio::test]
-async fn a_failed_upgrade_sets_the_row_aside_and_a_corrected_build_resumes_it() {
+async fn an_instance_with_a_failed_upgrade_is_stuck_until_a_corrected_build_resumes_it() {
     #[derive(Serialize, Deserialize)]
     struct Hasty;
     impl Machine for Hasty {
@@ -311,7 +317,7 @@ async fn a_failed_upgrade_sets_the_row_aside_and_a_corrected_build_resumes_it() 
 }
 
 #[tokio::test]
-async fn an_upgrade_and_the_version_before_it_run_side_by_side() {
+async fn a_build_with_an_upgrade_and_a_build_of_the_former_version_run_side_by_side() {
     let pool = live().await;
     let engine = Engine::builder(pool.clone(), ())
         .register::<OrderV1>()
@@ -378,8 +384,8 @@ async fn an_upgrade_converts_a_step_with_null_data() {
         type Step = At;
         type Output = String;
         async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-            // Retry once, so that the upgraded step is written and then decoded again in the new
-            // version.
+            // Retries the step once, so that the engine stores the upgraded step and decodes it
+            // again in the new version.
             if cx.attempt == 0 {
                 Ok(gen_durable::retry_after(SECOND))
             } else {
@@ -429,7 +435,7 @@ impl Job for Named {
 }
 
 #[test]
-fn shape_returns_the_stored_names_of_a_machine_on_one_line() {
+fn shape_returns_one_line_with_the_names_that_a_machine_stores_in_its_rows() {
     assert_eq!(shape::<Named>(), "named v1: run");
     assert_eq!(shape::<OrderV2>(), "order v2: begin wrap");
     assert_eq!(<Named as Job>::NAME, <Named as Machine>::NAME);

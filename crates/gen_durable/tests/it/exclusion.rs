@@ -1,6 +1,6 @@
-//! Mutual exclusion in a lane or under a partition key while the step of a cancelled instance still
-//! runs: the next step there begins only when that step has ended, or when the lease of its worker
-//! has expired.
+//! Tests mutual exclusion in a lane or under a partition key while the step of a cancelled instance
+//! still runs. The next step in the lane or under the key begins only when the cancelled step has
+//! ended or the lease of its worker has expired.
 
 use std::{
     collections::HashMap,
@@ -8,14 +8,18 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Blocker, Client, Context, Engine, Explanation, Health, Id, Job, Lab, Lane, Pool, SECOND, Settings, Status, StepError};
+use gen_durable::{
+    Blocker, Client, Context, Engine, Explanation, Health, Id, Job, Lab, Lane, Pool, SECOND,
+    Settings, Status, StepError,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Barrier, Semaphore};
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// Shared by all steps of a test: the steps in the order in which they began, the gates at which
-/// some of them wait, and the largest number of steps that ran at the same time under one name.
+/// The record that all steps of a test share: the steps in the order in which they began, the gates
+/// at which some of them wait, and the largest number of steps that ran at the same time under one
+/// name.
 #[derive(Default, Clone)]
 struct StepTracker(Arc<Mutex<Tracked>>);
 
@@ -48,7 +52,8 @@ impl StepTracker {
     }
 }
 
-/// Counts a step as running until it is dropped, which happens however the step ends.
+/// A guard that counts its step as running until the guard is dropped, which happens however the
+/// step ends.
 struct RunningStep<'a>(&'a StepTracker, &'a str);
 
 impl<'a> RunningStep<'a> {
@@ -81,7 +86,7 @@ struct KeyedJob {
     n: u64,
     name: String,
     by: By,
-    /// Ends when the instance is cancelled, and not at its gate.
+    /// If set, the step ends when its instance is cancelled, and does not wait at its gate.
     ends_on_cancel: bool,
 }
 
@@ -128,8 +133,8 @@ fn quick() -> Settings {
     }
 }
 
-/// Returns settings with a short lease: an engine reaps expired workers only one lease after it has
-/// started.
+/// Returns settings with a short lease, because an engine reaps expired workers only one lease
+/// after it has started.
 fn reaping() -> Settings {
     Settings {
         lease: SECOND,
@@ -148,7 +153,7 @@ fn start(pool: &Pool, tracker: &StepTracker, settings: Settings) -> (Running, He
     (Running::start(engine), health)
 }
 
-/// Enqueues instances with these numbers, in one batch.
+/// Enqueues one instance for each of the numbers, in one batch.
 async fn enqueue_jobs(client: &Client, by: By, numbers: std::ops::Range<u64>) -> Vec<Id<KeyedJob>> {
     let made = client
         .enqueue_all(numbers.map(|n| keyed_job(by, n)))
@@ -157,8 +162,8 @@ async fn enqueue_jobs(client: &Client, by: By, numbers: std::ops::Range<u64>) ->
     made.iter().map(|one| one.id).collect()
 }
 
-/// Runs a few unrelated instances through enqueue, placement, pick and commit. Picks that happened
-/// meanwhile would have claimed the successor if it were allowed to run.
+/// Runs a few unrelated instances through enqueue, placement, pick and commit. The picks that these
+/// instances need would also have claimed the successor if it were allowed to run.
 async fn picks_pass(client: &Client) {
     for by in [By::Lane, By::Key, By::Lane] {
         let job = KeyedJob {
@@ -182,7 +187,8 @@ async fn done(client: &Client, id: Id<KeyedJob>) {
     );
 }
 
-/// Returns the explanation of the instance that this one waits for.
+/// Returns the explanation of the lane head or partition holder that the explained instance waits
+/// for.
 fn holder(explanation: &Explanation) -> &Explanation {
     match &explanation.blockers[0] {
         Blocker::Queued { head, .. } => head,
@@ -192,7 +198,7 @@ fn holder(explanation: &Explanation) -> &Explanation {
 }
 
 #[tokio::test]
-async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_ended() {
+async fn the_next_step_in_a_lane_or_partition_begins_only_after_a_cancelled_step_has_ended() {
     for by in [By::Lane, By::Key, By::Both] {
         let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
@@ -246,7 +252,7 @@ async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_e
 }
 
 #[tokio::test]
-async fn the_next_step_of_a_lane_with_a_lane_worker_begins_only_after_a_cancelled_step_has_ended() {
+async fn a_lane_worker_begins_the_next_step_only_after_a_cancelled_step_of_its_lane_has_ended() {
     let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
     let gate = tracker.gate(1);
@@ -254,7 +260,7 @@ async fn the_next_step_of_a_lane_with_a_lane_worker_begins_only_after_a_cancelle
     let (running, _) = start(&pool, &tracker, Settings::default());
     tracker.has_begun(1).await;
     assert!(client.cancel(ids[1], "not needed").await.unwrap());
-    // A cancelled instance that only waits behind it leaves the lane at once.
+    // A cancelled instance that only waits behind the running one leaves the lane at once.
     assert!(client.cancel(ids[2], "nor this").await.unwrap());
     picks_pass(&client).await;
     assert!(
@@ -268,7 +274,7 @@ async fn the_next_step_of_a_lane_with_a_lane_worker_begins_only_after_a_cancelle
 }
 
 #[tokio::test]
-async fn a_step_that_ends_on_cancel_lets_its_successor_begin() {
+async fn a_step_that_ends_when_it_is_cancelled_lets_the_successor_of_its_instance_begin() {
     let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
     let (running, _) = start(&pool, &tracker, Settings::default());
@@ -300,7 +306,7 @@ async fn a_step_that_ends_on_cancel_lets_its_successor_begin() {
 }
 
 #[tokio::test]
-async fn a_stopping_worker_releases_the_lanes_and_keys_of_its_cancelled_steps() {
+async fn a_stopping_worker_releases_the_lanes_and_partitions_of_its_cancelled_steps() {
     for by in [By::Lane, By::Key] {
         let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
@@ -332,8 +338,8 @@ async fn a_stopping_worker_releases_the_lanes_and_keys_of_its_cancelled_steps() 
 
 const EXPIRED: &str = "00000000-0000-0000-0000-00000000000d";
 
-/// Makes the row look as if this worker had claimed the instance, the instance was cancelled, and
-/// the process of the worker was killed while its step ran.
+/// Makes the row look as if `worker` had claimed the instance, a caller had cancelled the instance,
+/// and the process of the worker had been killed while the step ran.
 async fn cancelled_on(pool: &Pool, worker: &str, id: Id<KeyedJob>) {
     let schema = pool.schema();
     let cancelled = format!(
@@ -346,7 +352,7 @@ async fn cancelled_on(pool: &Pool, worker: &str, id: Id<KeyedJob>) {
 }
 
 #[tokio::test]
-async fn an_expired_lease_releases_the_lanes_and_keys_of_cancelled_steps() {
+async fn the_reaper_releases_the_lanes_and_partitions_of_cancelled_steps_of_an_expired_worker() {
     for by in [By::Lane, By::Key, By::Both] {
         let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
@@ -384,10 +390,10 @@ async fn an_expired_lease_releases_the_lanes_and_keys_of_cancelled_steps() {
     }
 }
 
-/// The row of the worker may be missing too: an engine then grants it one lease period and reaps it
-/// after that.
+/// The worker may have no row in `workers`. An engine then inserts a row with one lease period for
+/// it, and reaps the worker after that period.
 #[tokio::test]
-async fn a_cancelled_step_of_a_worker_without_a_lease_row_is_released() {
+async fn the_reaper_releases_the_lane_of_a_cancelled_step_if_its_worker_has_no_lease_row() {
     let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
     let ids = enqueue_jobs(&client, By::Lane, 0..2).await;
@@ -397,24 +403,26 @@ async fn a_cancelled_step_of_a_worker_without_a_lease_row_is_released() {
     running.stop().await;
 }
 
-/// The worker is alive and does not know that it holds the row: it lost the response to a release,
-/// or to the commit that promoted the instance.
+/// The worker is alive and does not know that it holds the claim, because it lost the response to a
+/// release or to the commit that promoted the instance.
 #[tokio::test]
-async fn a_cancelled_step_that_its_worker_does_not_know_is_released() {
+async fn the_lane_of_a_cancelled_step_is_released_if_the_worker_does_not_know_that_it_holds_the_claim()
+ {
     for by in [By::Lane, By::Key] {
         let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
         let (running, health) = start(&pool, &tracker, quick());
         eventually("the engine runs", async || health.is_ready()).await;
-        // Run one instance to completion first, so that the engine is known to claim and commit.
+        // Runs one instance to completion first, so that the engine is known to claim and commit.
         let ids = enqueue_jobs(&client, By::Lane, 0..1).await;
         done(&client, ids[0]).await;
         let gate = tracker.gate(1);
         let ids = enqueue_jobs(&client, by, 1..3).await;
         tracker.has_begun(1).await;
         assert!(client.cancel(ids[0], "not needed").await.unwrap());
-        // Raise the epoch beyond the value that the worker knows: its own release would not match
-        // the row, so only the search for lost claims can release it.
+        // Raises `claim_epoch` beyond the value that the worker knows. The release by the step's
+        // own worker would then not match the row, so only the search for lost claims can release
+        // the claim.
         let other = format!(
             "update {}.instances set claim_epoch = claim_epoch + 5 where id = {}",
             pool.schema(),
@@ -428,7 +436,7 @@ async fn a_cancelled_step_that_its_worker_does_not_know_is_released() {
 }
 
 #[tokio::test]
-async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs() {
+async fn a_cancelled_instance_can_be_neither_retried_nor_deleted_while_its_step_still_runs() {
     let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
     let gate = tracker.gate(0);
@@ -448,7 +456,10 @@ async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs()
         .retry(ids[0].raw(), None)
         .await
         .unwrap_err();
-    assert!(refused.to_string().contains("has not ended"), "{refused}");
+    assert!(
+        refused.to_string().contains("its step still runs"),
+        "{refused}"
+    );
     let other = client
         .enqueue(KeyedJob {
             name: "elsewhere".into(),
@@ -476,7 +487,7 @@ async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs()
 }
 
 #[tokio::test]
-async fn a_lab_releases_the_lane_and_key_of_a_step_cancelled_while_it_ran() {
+async fn a_lab_releases_the_lane_and_partition_of_a_step_that_was_cancelled_while_it_ran() {
     let tracker = StepTracker::default();
     let lab = Lab::new(tracker.clone()).await.register::<KeyedJob>();
     for by in [By::Lane, By::Key] {
@@ -522,7 +533,7 @@ impl Job for Meeting {
 }
 
 #[tokio::test]
-async fn two_lanes_and_two_keys_run_at_the_same_time() {
+async fn steps_of_two_lanes_and_of_two_partition_keys_run_at_the_same_time() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let engine = Engine::builder(pool.clone(), Arc::new(Barrier::new(4)))

@@ -1,16 +1,19 @@
-//! Failures reported to the host: the failure hook, and outages that only one step encounters.
+//! Tests failures that the engine reports to its host process: the failure hook, and outages that
+//! only one step encounters.
 
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use gen_durable::{Context, Engine, InstanceFailure, Job, Policy, SECOND, Settings, Status, StepError};
+use gen_durable::{
+    Context, Engine, InstanceFailure, Job, Policy, SECOND, Settings, Status, StepError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{SOON, eventually, live, sql};
 
-/// Failures in the order in which the hook received them.
+/// The failures in the order in which the failure hook received them.
 #[derive(Clone, Default)]
 struct Reported(Arc<Mutex<Vec<InstanceFailure>>>);
 
@@ -57,8 +60,7 @@ fn fails(why: &str) -> Fails {
 }
 
 #[tokio::test]
-async fn the_failure_hook_is_called_once_for_each_instance_that_fails_permanently_or_is_set_aside()
-{
+async fn the_failure_hook_is_called_once_for_each_instance_that_becomes_failed_or_stuck() {
     let (pool, reported) = (live().await, Reported::default());
     let (recorder, first) = (reported.clone(), AtomicBool::new(true));
     let engine = Engine::builder(pool.clone(), ())
@@ -115,7 +117,7 @@ async fn the_failure_hook_is_called_once_for_each_instance_that_fails_permanentl
 }
 
 #[tokio::test]
-async fn the_failure_hook_is_called_for_an_instance_set_aside_after_worker_crashes() {
+async fn the_failure_hook_is_called_for_an_instance_that_is_stuck_after_worker_crashes() {
     let (pool, reported) = (live().await, Reported::default());
     let recorder = reported.clone();
     let client = gen_durable::Client::new(pool.clone());
@@ -151,7 +153,7 @@ async fn the_failure_hook_is_called_for_an_instance_set_aside_after_worker_crash
     })
     .await;
     running.stop().await.unwrap();
-    let error = "its worker died 2 times while it ran";
+    let error = "the worker crashed 2 times while it ran the step";
     assert_eq!(
         reported.all(),
         [(
@@ -165,19 +167,19 @@ async fn the_failure_hook_is_called_for_an_instance_set_aside_after_worker_crash
     );
 }
 
-/// The way in which [`Trying`] uses its transaction.
+/// The way in which the step of [`Trying`] uses its transaction.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 enum Tries {
-    /// Runs a statement that exceeds the statement timeout.
+    /// The step runs a statement that exceeds the statement timeout.
     Long,
-    /// Runs a statement that needs too much memory.
+    /// The step runs a statement that needs too much memory.
     Large,
-    /// Leaves the transaction idle for longer than the server allows, and then commits its result
-    /// with it.
+    /// The step leaves its transaction idle for longer than the server allows, and then commits its
+    /// result with the transaction.
     Idle,
 }
 
-/// A machine that counts its runs.
+/// A machine that uses its transaction as `tries` says and counts its runs.
 #[derive(Serialize, Deserialize)]
 struct Trying {
     tries: Tries,
@@ -221,7 +223,7 @@ enum Step {
     Try,
 }
 
-/// Returns the error with which a [`Trying`] fails, and the number of its runs.
+/// Runs one [`Trying`] instance until it fails. Returns its error and the number of its runs.
 async fn outcome_of(tries: Tries) -> (String, usize) {
     let (pool, runs) = (live().await, Arc::new(AtomicUsize::new(0)));
     let settings = Settings {
@@ -256,7 +258,7 @@ async fn a_statement_that_exceeds_the_statement_timeout_fails_its_step() {
 }
 
 #[tokio::test]
-async fn an_outage_that_recurs_in_one_step_while_the_lease_is_renewed_fails_the_step() {
+async fn a_step_fails_after_five_database_outages_in_a_row_during_which_the_lease_was_renewed() {
     for (tries, what) in [
         (Tries::Large, "out of memory"),
         (Tries::Idle, "the step's transaction"),

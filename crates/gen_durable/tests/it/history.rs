@@ -1,12 +1,15 @@
-//! The history of an instance: which commits are recorded, which are not, and when history is
-//! trimmed. The entry of each act is asserted in the tests of that act.
+//! Tests the history of an instance: which commits are recorded, which are not, and when history is
+//! trimmed. The tests of each act check the history entry of that act.
 
-use gen_durable::{Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError, HistoryPolicy, HistoryCursor, done, next, retry_after, sleep, spawn};
+use gen_durable::{
+    Context, DAY, Engine, Failure, HistoryCursor, HistoryPolicy, Job, Lab, MINUTE, Machine,
+    Outcome, Policy, SECOND, Settings, Status, StepError, done, next, retry_after, sleep, spawn,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, eventually, in_words, live, sql, history, told};
+use crate::support::{Running, eventually, history, in_words, live, sql, told};
 
-/// Repeats one step `left` times. Its const parameter selects the history policy.
+/// A machine that repeats one step `left` times. Its const parameter selects the history policy.
 #[derive(Serialize, Deserialize)]
 struct Round<const HISTORY: u8> {
     left: u64,
@@ -29,7 +32,11 @@ const OFF: u8 = 2;
 
 impl<const HISTORY: u8> Machine for Round<HISTORY> {
     const NAME: &'static str = ["round_all", "round_failures", "round_off"][HISTORY as usize];
-    const HISTORY: HistoryPolicy = [HistoryPolicy::All, HistoryPolicy::Failures, HistoryPolicy::Off][HISTORY as usize];
+    const HISTORY: HistoryPolicy = [
+        HistoryPolicy::All,
+        HistoryPolicy::Failures,
+        HistoryPolicy::Off,
+    ][HISTORY as usize];
     type App = ();
     type Step = At;
     type Output = ();
@@ -49,7 +56,7 @@ impl<const HISTORY: u8> Machine for Round<HISTORY> {
         }
     }
 
-    /// Retries until the third attempt, and then continues at another step.
+    /// Retries the step until its third attempt, and then continues at another step.
     async fn handle(
         &mut self,
         _: At,
@@ -64,7 +71,7 @@ impl<const HISTORY: u8> Machine for Round<HISTORY> {
     }
 }
 
-/// Fails twice, and then succeeds.
+/// A job that fails twice and then succeeds.
 #[derive(Serialize, Deserialize)]
 struct Flaky;
 impl Job for Flaky {
@@ -85,7 +92,7 @@ impl Job for Flaky {
     }
 }
 
-/// Succeeds at once, and records its success too.
+/// A job that succeeds at once. Its history policy records successes too.
 #[derive(Serialize, Deserialize)]
 struct RecordsAll;
 impl Job for RecordsAll {
@@ -113,7 +120,7 @@ async fn history_rows(lab: &Lab<()>) -> i64 {
 }
 
 #[tokio::test]
-async fn machines_record_every_commit_and_jobs_only_failures_unless_configured_otherwise() {
+async fn by_default_history_records_every_commit_of_machines_and_only_failures_of_jobs() {
     let lab = lab().await;
     let all = lab
         .enqueue(Round::<ALL> { left: 1 })
@@ -193,7 +200,7 @@ async fn history_keeps_a_failure_that_the_handler_recovered_from() {
 }
 
 #[tokio::test]
-async fn reaps_cancels_and_retries_are_recorded_even_with_history_off() {
+async fn history_records_reaps_cancels_and_operator_retries_even_if_the_machine_has_history_off() {
     let lab = lab().await;
     let id = lab
         .enqueue(Round::<OFF> { left: 0 })
@@ -221,7 +228,7 @@ async fn reaps_cancels_and_retries_are_recorded_even_with_history_off() {
 }
 
 #[tokio::test]
-async fn the_last_crash_of_a_step_is_recorded_with_its_error() {
+async fn history_records_with_an_error_the_crash_that_makes_an_instance_stuck() {
     let lab = lab().await;
     let id = lab.enqueue(Round::<ALL> { left: 0 }).await.unwrap().id;
     let (sql, schema) = (sql().await, lab.pool().schema());
@@ -239,7 +246,7 @@ async fn the_last_crash_of_a_step_is_recorded_with_its_error() {
     assert_eq!(
         told(&lab, id.raw()).await,
         [
-            "reap: round > round, stuck, attempt 2, error its worker died 3 times while it ran, by far/7"
+            "reap: round > round, stuck, attempt 2, error the worker crashed 3 times while it ran the step, by far/7"
         ]
     );
 }
@@ -279,7 +286,7 @@ async fn history_records_when_an_instance_got_stuck_and_when_it_was_retried() {
 }
 
 #[tokio::test]
-async fn a_steps_own_transaction_writes_its_history_entry() {
+async fn the_commit_of_a_steps_own_transaction_writes_its_history_entry() {
     let lab = lab().await;
     let id = lab
         .enqueue(Round::<ALL> { left: 0 })
@@ -295,9 +302,9 @@ async fn a_steps_own_transaction_writes_its_history_entry() {
     );
 }
 
-/// The first child ends the join, and the second finds it ended.
+/// The first child ends the join of its parent. The second child must not change the recorded time.
 #[tokio::test]
-async fn a_woken_parent_keeps_the_wake_time_of_the_first_child() {
+async fn history_keeps_the_time_at_which_the_first_child_woke_a_parent_that_joins_any_child() {
     #[derive(Serialize, Deserialize)]
     struct Any;
     #[derive(Serialize, Deserialize, Default)]
@@ -347,8 +354,8 @@ async fn a_woken_parent_keeps_the_wake_time_of_the_first_child() {
     );
 }
 
-/// Sends a batch to both statements that commit: of two rows one still belongs to the claim, and
-/// the other has a newer claim epoch.
+/// Sends a batch of two rows to each of the two statements that commit step results. The worker
+/// still holds the claim of one row; the other row has a newer claim epoch.
 #[tokio::test]
 async fn a_worker_that_lost_its_claim_writes_no_history() {
     let lab = lab().await;
@@ -486,7 +493,7 @@ async fn history_is_read_page_by_page_newest_first() {
 }
 
 /// Enqueues a machine and sets its row and its history as if it had made `commits` commits, with
-/// history since the 150th.
+/// history rows from the 150th commit on.
 async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()>, i64) {
     let lab = lab().await;
     let id = lab.enqueue(machine).await.unwrap().id.raw();
@@ -500,7 +507,7 @@ async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()
     (lab, id)
 }
 
-/// Returns the oldest commit in the history, and the number of entries.
+/// Returns the number of the oldest commit in the history, and the number of history rows.
 async fn kept(lab: &Lab<()>) -> (i64, i64) {
     let kept = format!(
         "select min(step_seq), count(*) from {}.history",
@@ -511,7 +518,7 @@ async fn kept(lab: &Lab<()>) -> (i64, i64) {
 }
 
 #[tokio::test]
-async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundredth() {
+async fn history_keeps_the_last_thousand_commits_and_every_hundredth_commit_trims_it() {
     let (lab, _) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_097).await;
     assert!(lab.step().await && lab.step().await);
     assert_eq!(
@@ -521,7 +528,7 @@ async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundred
     );
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (1_101, 1_000));
-    // A commit that records nothing, and a step result with effects, trim the history too.
+    // A commit that records nothing trims the history too, and so does a step result with effects.
     let (lab, _) = after_rounds(Round::<FAILURES> { left: u64::MAX }, 2_099).await;
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (1_101, 999));
@@ -536,14 +543,14 @@ async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundred
 }
 
 #[tokio::test]
-async fn the_next_step_commit_trims_history_if_the_hundredth_commit_was_not_a_step() {
+async fn the_next_step_result_trims_history_if_the_hundredth_commit_was_not_a_step_result() {
     let (lab, _) = after_rounds(Round::<ALL> { left: u64::MAX }, 1_200).await;
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (202, 1_000));
 }
 
 #[tokio::test]
-async fn history_is_deleted_with_its_instance_by_the_collector_and_by_hand() {
+async fn history_is_deleted_together_with_its_instance_by_retention_or_by_hand() {
     let settings = Settings {
         retention: Some(SECOND / 10),
         collect_every: SECOND / 20,
@@ -588,7 +595,7 @@ async fn history_is_deleted_with_its_instance_by_the_collector_and_by_hand() {
 }
 
 #[tokio::test]
-async fn history_is_written_in_the_statement_of_the_commit_and_names_the_process() {
+async fn the_statement_that_commits_a_step_result_also_writes_history_and_names_the_worker() {
     let lab = lab().await;
     lab.enqueue_all((0..50).map(|_| Round::<ALL> { left: 0 }))
         .await
@@ -600,7 +607,13 @@ async fn history_is_written_in_the_statement_of_the_commit_and_names_the_process
     assert_eq!(lab.drain().await.done, 100);
     let sent = lab.statements();
     let grown = |name: &str| sent.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
-    assert_eq!((grown("write_step_results_with_history.sql"), grown("write_step_results.sql")), (1, 0));
+    assert_eq!(
+        (
+            grown("write_step_results_with_history.sql"),
+            grown("write_step_results.sql")
+        ),
+        (1, 0)
+    );
     assert_eq!(history_rows(&lab).await, 50);
     lab.enqueue_all((0..100).map(|_| Round::<OFF> { left: 0 }))
         .await

@@ -1,9 +1,12 @@
-//! Keys held by instances of another machine, the order of children that have keys, and dedup keys
-//! of signals.
+//! Tests keys that instances of another machine hold, the order of children that have keys, and
+//! dedup keys of signals.
 
 use std::time::Duration;
 
-use gen_durable::{Context, DAY, Engine, Job, Lab, Machine, Outcome, Policy, KeyScope, Settings, Signal, Status, StepError, done, next, spawn, wait_for};
+use gen_durable::{
+    Context, DAY, Engine, Job, KeyScope, Lab, Machine, Outcome, Policy, Settings, Signal, Status,
+    StepError, done, next, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};
@@ -34,7 +37,7 @@ fn with_key<J>(job: impl Fn(Option<String>) -> J, key: &str) -> J {
     job(Some(key.to_owned()))
 }
 
-/// The kind of keyed instance that a step creates.
+/// The way in which a step creates an instance with a key.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq)]
 enum Makes {
     Child,
@@ -69,7 +72,8 @@ impl Machine for Maker {
 }
 
 #[tokio::test]
-async fn an_enqueue_with_a_key_held_by_another_machine_fails_and_names_the_holder() {
+async fn an_enqueue_with_a_key_that_an_instance_of_another_machine_holds_fails_and_names_that_instance()
+ {
     let lab = Lab::new(())
         .await
         .register::<Invoice>()
@@ -118,18 +122,21 @@ async fn an_enqueue_with_a_key_held_by_another_machine_fails_and_names_the_holde
         assert!(failure.message.contains(&names), "{failure}");
     }
     let all = lab.inspect().counts().await.unwrap();
-    assert!(all.iter().all(|count| count.machine != "shipment"), "{all:?}");
+    assert!(
+        all.iter().all(|count| count.machine != "shipment"),
+        "{all:?}"
+    );
 }
 
 #[tokio::test]
-async fn a_key_held_under_a_former_machine_name_counts_as_the_same_machine() {
+async fn an_enqueue_returns_the_instance_that_holds_its_key_under_a_former_name_of_the_machine() {
     let lab = Lab::new(()).await.register::<Invoice>();
     let holder = lab.enqueue(with_key(Invoice, "order:1")).await.unwrap().id;
     let again = lab.enqueue(with_key(Bill, "order:1")).await.unwrap();
     assert_eq!((again.id.raw(), again.is_new), (holder.raw(), false));
 }
 
-/// Spawns children with unsorted keys, some without a key.
+/// A machine that spawns children with unsorted keys and children without a key.
 #[derive(Serialize, Deserialize)]
 struct Family;
 impl Machine for Family {
@@ -165,7 +172,7 @@ async fn children_are_returned_in_spawn_order_when_some_have_keys() {
     assert_eq!(seen.iter().map(Option::as_deref).collect::<Vec<_>>(), NAMES);
 }
 
-/// Counts the signals that it receives, until it has enough of them.
+/// A machine that counts the signals that it receives, until it has enough of them.
 #[derive(Serialize, Deserialize)]
 struct Meter {
     received: usize,
@@ -202,7 +209,7 @@ impl Machine for Meter {
 }
 
 #[tokio::test]
-async fn a_repeated_signal_is_a_duplicate_after_the_instance_has_settled() {
+async fn a_signal_repeated_with_its_dedup_key_is_a_duplicate_even_after_the_instance_has_settled() {
     let lab = Lab::new(()).await.register::<Meter>();
     let id = lab
         .enqueue(Meter {
@@ -310,7 +317,7 @@ async fn an_unconsumed_signal_keeps_its_dedup_key_for_any_retention() {
         .build()
         .unwrap();
     let client = engine.client();
-    // The instance has not started, so no signal in its inbox is consumed.
+    // The instance has not started, so no step has consumed a signal of its inbox.
     let id = client
         .enqueue(Meter {
             received: 0,
@@ -321,8 +328,8 @@ async fn an_unconsumed_signal_keeps_its_dedup_key_for_any_retention() {
         .unwrap()
         .id;
     assert!(client.signal(id, Tick).once("evt-7").await.unwrap());
-    // A signal consumed long ago. The collection that deletes it must keep the unconsumed one
-    // above.
+    // Inserts a signal that was consumed long ago. The upkeep that deletes this signal must keep
+    // the unconsumed one.
     let insert = format!(
         "insert into {}.signals (target_id, name, payload, dedup_key, consumed_at) values ({id}, 'tick', 'null', 'old', '2020-01-01')",
         pool.schema()

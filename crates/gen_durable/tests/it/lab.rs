@@ -1,10 +1,13 @@
-//! Tests of [`Lab`], the testing kit: an app with tables of its own in the lab's schema, and
-//! failures that the lab reports as an engine does, without a panic.
+//! Tests of [`Lab`]: an app with tables of its own in the schema of the lab, and failures that the
+//! lab reports as an engine does, without a panic.
 
-use gen_durable::{Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, Run, Status, StepError, done, fail};
+use gen_durable::{
+    Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, PoisonPolicy, Policy,
+    Projection, ProjectionContext, Recorded, Run, Status, StepError, done, fail,
+};
 use serde::{Deserialize, Serialize};
 
-/// An app with a connection of its own.
+/// An app that opens a database connection of its own.
 struct Bank {
     url: String,
 }
@@ -50,7 +53,7 @@ async fn bank() -> Lab<Bank> {
 }
 
 #[tokio::test]
-async fn steps_and_the_apps_own_connections_use_tables_of_the_app_in_the_labs_schema() {
+async fn steps_and_connections_of_the_app_use_tables_of_the_app_in_the_schema_of_the_lab() {
     let lab = bank().await;
     let id = lab.enqueue(Deposit { cents: 5 }).await.unwrap().id;
     assert_eq!(lab.drain().await.done, 1);
@@ -80,10 +83,10 @@ async fn steps_and_the_apps_own_connections_use_tables_of_the_app_in_the_labs_sc
     tx.commit().await.unwrap();
 }
 
-/// The deferred constraint refuses the second deposit at COMMIT. An engine calls `handle`, and so
-/// does a lab.
+/// A deferred constraint makes Postgres refuse the second deposit at COMMIT. A lab then calls
+/// `handle`, as an engine does.
 #[tokio::test]
-async fn a_refused_commit_of_a_steps_own_transaction_calls_its_handler() {
+async fn the_handler_is_called_if_postgres_refuses_the_commit_of_a_steps_own_transaction() {
     let lab = bank().await;
     for _ in 0..2 {
         lab.enqueue(Deposit { cents: 5 }).await.unwrap();
@@ -121,7 +124,7 @@ impl Job for Nap {
 }
 
 #[tokio::test]
-async fn the_clock_can_be_moved_without_running_anything() {
+async fn a_lab_can_move_its_clock_without_running_what_became_due() {
     let lab = Lab::new(()).await.register::<Nap>();
     let id = lab.enqueue(Nap).after(MINUTE).await.unwrap().id;
     let before = lab.now().await;
@@ -141,7 +144,11 @@ struct Broken;
 impl Projection for Broken {
     const NAME: &'static str = "broken";
     type Events = Sold;
-    async fn apply(&self, _: &[Recorded<Sold>], _: &mut ProjectionContext<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        _: &[Recorded<Sold>],
+        _: &mut ProjectionContext<'_>,
+    ) -> Result<(), StepError> {
         Err("this cannot be applied")?
     }
     async fn clear(&self, _: &mut ProjectionContext<'_>) -> Result<(), StepError> {
@@ -156,7 +163,7 @@ impl Projection for Broken {
 }
 
 #[tokio::test]
-async fn a_drain_counts_the_events_that_a_projection_could_not_apply() {
+async fn the_drain_of_a_lab_returns_the_number_of_events_that_a_projection_could_not_apply() {
     let lab = Lab::new(()).await.project(Broken);
     lab.record("t", Sold).await.unwrap();
     lab.record("t", Sold).await.unwrap();

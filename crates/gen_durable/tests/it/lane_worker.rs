@@ -1,5 +1,5 @@
-//! Lane workers: a worker that runs a lane promotes each successor and runs it without a claim of
-//! its own. Cancels, shutdowns and crashes have the same effect as on claimed instances.
+//! Tests lane workers. A lane worker promotes each successor in its lane and runs it without a
+//! separate claim. Cancels, shutdowns and crashes have the same effect as on claimed instances.
 
 use std::{
     collections::HashMap,
@@ -7,14 +7,17 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Blocker, Client, Context, Engine, Enqueued, HOUR, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, StepError, done, next};
+use gen_durable::{
+    Blocker, Client, Context, Engine, Enqueued, HOUR, Id, Job, Lane, Machine, Outcome, Pool,
+    SECOND, Settings, Status, StepError, done, next,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// The instances that began, in order and with their attempt, and the semaphores at which some of
-/// them wait.
+/// The instances that began, in order and with their attempt, and the semaphores at which some
+/// instances wait.
 #[derive(Default, Clone)]
 struct Gates {
     begun: Arc<Mutex<Vec<(u64, u32)>>>,
@@ -66,7 +69,7 @@ impl Job for Load {
     }
 }
 
-/// A machine of three steps, each committed before the next begins.
+/// A machine with three steps, each of which is committed before the next begins.
 #[derive(Serialize, Deserialize)]
 struct Haul {
     n: u64,
@@ -115,7 +118,8 @@ fn start(pool: &Pool, gates: &Gates, settings: Settings) -> Running {
     Running::start(engine.build().unwrap())
 }
 
-/// Enqueues `count` loads into one lane. The second waits at its semaphore, which is returned.
+/// Enqueues `count` loads into one lane. The second load waits at a semaphore, which the function
+/// returns.
 async fn loads(pool: &Pool, gates: &Gates, count: u64) -> (Vec<i64>, Arc<Semaphore>) {
     let door = gates.shut(1);
     let made: Vec<Enqueued<Load>> = Client::new(pool.clone())
@@ -153,7 +157,7 @@ async fn is_reported_as_executing(client: &Client, id: i64) {
 }
 
 #[tokio::test]
-async fn a_job_in_a_lane_is_written_once() {
+async fn a_lane_worker_writes_the_row_of_a_job_only_once() {
     let (pool, gates) = (live().await, Gates::default());
     let sql = sql().await;
     let schema = pool.schema();
@@ -176,14 +180,14 @@ async fn a_job_in_a_lane_is_written_once() {
     let once = format!(
         "select count(*) from (select from {schema}.written group by id having count(*) = 1) once"
     );
-    // The first instance is claimed and so written twice. A few more may be claimed on a busy
-    // machine, because a step that runs for long is claimed.
+    // The picker claims the first instance, so its row is written twice. On a busy host the lane
+    // worker may claim a few more, because it claims an instance if its step runs for long.
     let once: i64 = sql.query_one(&once, &[]).await.unwrap().get(0);
     assert!(once >= 45, "only {once} of 50 were written once");
 }
 
 #[tokio::test]
-async fn a_long_step_in_a_lane_is_claimed_and_reported_as_executing() {
+async fn a_lane_worker_claims_an_instance_with_a_long_step_and_inspect_reports_it_as_executing() {
     let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
     let (ids, door) = loads(&pool, &gates, 4).await;
@@ -245,7 +249,7 @@ async fn a_lane_continues_when_the_step_of_a_cancelled_instance_has_ended() {
 }
 
 #[tokio::test]
-async fn a_shutdown_releases_the_instance_that_runs_in_a_lane() {
+async fn a_lane_worker_that_shuts_down_releases_the_instance_that_runs_in_the_lane() {
     let (pool, gates) = (live().await, Gates::default());
     let (ids, door) = loads(&pool, &gates, 3).await;
     let running = start(&pool, &gates, quick());
@@ -279,8 +283,8 @@ async fn a_shutdown_releases_the_instance_that_runs_in_a_lane() {
     assert_eq!(gates.begun(), [(0, 0), (1, 0), (1, 0), (2, 0)]);
 }
 
-/// Leaves a lane as a crashed lane worker does: the head is `queued`, and the lane names the
-/// worker.
+/// Changes the rows of a lane as a crash of the lane worker leaves them: the head is `queued`, and
+/// `lanes.worker_id` names the worker.
 async fn crashed_lane_worker(pool: &Pool, worker: &str, head: i64) {
     let schema = pool.schema();
     let text = format!(
@@ -311,9 +315,9 @@ async fn an_instance_that_an_expired_lane_worker_ran_runs_again_and_counts_the_c
 }
 
 /// The commit of an expired worker may still be in flight when the reaper runs. The reaper keeps
-/// the worker's row until it has locked the head and read the outcome of that commit.
+/// the row of the worker until it has locked the head and read the outcome of that commit.
 #[tokio::test]
-async fn an_expired_worker_is_not_removed_while_a_transaction_locks_an_instance_it_ran() {
+async fn the_reaper_keeps_the_row_of_an_expired_worker_while_an_instance_that_it_ran_is_locked() {
     let (pool, gates) = (live().await, Gates::default());
     let (ids, door) = loads(&pool, &gates, 3).await;
     door.add_permits(1);
@@ -326,8 +330,8 @@ async fn an_expired_worker_is_not_removed_while_a_transaction_locks_an_instance_
     );
     holder.batch_execute(&hold).await.unwrap();
     let running = start(&pool, &gates, short_lease());
-    // The reaper visits workers in the order of their leases. Once it has removed a worker that
-    // expired later, it has also visited the first.
+    // The reaper processes workers in the order of their leases. Once it has removed a worker that
+    // expired later, it has also processed the worker that expired first.
     let later = "f0000000-0000-0000-0000-00000000000d";
     let is_removed =
         format!("select not exists (select from {schema}.workers where id = '{later}')");
@@ -352,14 +356,15 @@ async fn expire_worker(pool: &Pool, worker: &str) {
     let insert = format!(
         "insert into {}.workers (id, lease_expires_at, host, pid, queues, machines)
          values ('{worker}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}')
-         -- A running engine may have inserted a lease row for it.
+         -- A running engine may have inserted a lease row for the worker.
          on conflict (id) do update set lease_expires_at = excluded.lease_expires_at",
         pool.schema()
     );
     sql().await.batch_execute(&insert).await.unwrap();
 }
 
-/// An engine reaps no worker during its first lease period: these settings make that period short.
+/// Returns settings with a short lease, because an engine reaps no worker during its first lease
+/// period.
 fn short_lease() -> Settings {
     Settings {
         lease: SECOND,
@@ -379,10 +384,10 @@ async fn a_lane_continues_when_its_lane_worker_has_no_lease_row() {
     running.stop().await;
 }
 
-/// A head is unknown to its lane worker when the answer to a commit was lost, or when an operator
-/// deleted the previous head by hand.
+/// A lane worker does not know the head of its lane if it lost the answer to a commit, or if an
+/// operator deleted the previous head.
 #[tokio::test]
-async fn a_head_that_its_lane_worker_does_not_know_is_released() {
+async fn a_head_of_a_lane_that_its_lane_worker_does_not_know_is_released_and_runs() {
     let (pool, gates) = (live().await, Gates::default());
     let running = start(&pool, &gates, quick());
     let (sql, schema) = (sql().await, pool.schema());
@@ -397,7 +402,7 @@ async fn a_head_that_its_lane_worker_does_not_know_is_released() {
 }
 
 #[tokio::test]
-async fn machines_with_several_steps_run_one_after_the_other_in_a_lane() {
+async fn instances_with_several_steps_run_one_after_the_other_in_a_lane() {
     let (pool, gates) = (live().await, Gates::default());
     let made = Client::new(pool.clone())
         .enqueue_all((0..5).map(|n| Haul { n }))
@@ -416,7 +421,7 @@ async fn machines_with_several_steps_run_one_after_the_other_in_a_lane() {
 /// A cancel in a caller's open transaction locks the lane of a head that runs without a claim.
 /// Enqueues into that lane do not wait for the lock.
 #[tokio::test]
-async fn an_open_cancel_does_not_block_enqueues_into_its_lane_or_other_lanes() {
+async fn an_uncommitted_cancel_of_a_head_does_not_block_enqueues_into_its_lane_or_other_lanes() {
     let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
     let (ids, door) = loads(&pool, &gates, 3).await;
@@ -457,8 +462,8 @@ async fn an_open_cancel_does_not_block_enqueues_into_its_lane_or_other_lanes() {
     assert_eq!(gates.begun(), [(0, 0), (1, 0), (4, 0), (2, 0), (3, 0)]);
 }
 
-/// Enqueues an instance into a lane of its own and marks it as executing in `worker`, as a crash
-/// leaves it.
+/// Enqueues an instance into its own lane and marks it as executing in `worker`, as a crash of that
+/// worker leaves it.
 async fn executing_in(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
     let id = Client::new(pool.clone())
         .enqueue(Load { n, dock: n })
@@ -476,7 +481,7 @@ async fn executing_in(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
 }
 
 #[tokio::test]
-async fn a_reap_error_for_one_worker_does_not_block_the_others() {
+async fn an_error_while_one_expired_worker_is_reaped_does_not_block_the_reap_of_other_workers() {
     let (pool, gates) = (live().await, Gates::default());
     let (client, schema) = (Client::new(pool.clone()), pool.schema());
     let (refused, other) = ("00000000-0000-0000-0000-00000000000e", LOST_WORKER);
@@ -488,7 +493,7 @@ async fn a_reap_error_for_one_worker_does_not_block_the_others() {
          execute function {schema}.refuse()"
     );
     sql().await.batch_execute(&refuse).await.unwrap();
-    // The reaper begins with the oldest lease.
+    // The reaper begins with the worker that has the oldest lease.
     expire_worker(&pool, refused).await;
     expire_worker(&pool, other).await;
     let running = start(&pool, &gates, short_lease());
@@ -516,9 +521,9 @@ async fn a_reap_error_for_one_worker_does_not_block_the_others() {
 }
 
 /// A caller's transaction may lock a lane that still names an expired worker, although another
-/// worker runs its head by now.
+/// worker already runs the head of that lane.
 #[tokio::test]
-async fn claims_of_an_expired_worker_are_reaped_while_a_transaction_locks_a_lane_it_ran() {
+async fn the_reaper_reaps_claims_of_an_expired_worker_while_a_lane_that_it_ran_is_locked() {
     let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
     let (ids, door) = loads(&pool, &gates, 3).await;
@@ -526,7 +531,8 @@ async fn claims_of_an_expired_worker_are_reaped_while_a_transaction_locks_a_lane
     gates.has_begun(1).await;
     is_reported_as_executing(&client, ids[1]).await;
     let (holder, schema) = (sql().await, pool.schema());
-    let held = format!("update {schema}.lanes set worker_id = '{LOST_WORKER}' where key = 'dock:1'");
+    let held =
+        format!("update {schema}.lanes set worker_id = '{LOST_WORKER}' where key = 'dock:1'");
     assert_eq!(holder.execute(&held, &[]).await.unwrap(), 1);
     let cancel = format!(
         "begin; select {schema}.cancel({}, null, null, null, 'not needed')",
@@ -552,8 +558,8 @@ async fn claims_of_an_expired_worker_are_reaped_while_a_transaction_locks_a_lane
     assert_eq!(gates.begun(), [(0, 0), (1, 0), (9, 1), (2, 0)]);
 }
 
-/// Deletes the head of a lane that `lane_worker` runs. The successor has a partition key, and
-/// another instance is the holder of that partition.
+/// Deletes the head of a lane that `lane_worker` runs. The successor of the head has a partition
+/// key, and another instance is the partition holder.
 async fn delete_head_before_keyed_successor(
     pool: &Pool,
     gates: &Gates,
@@ -598,7 +604,7 @@ async fn assert_waits_for_its_partition(pool: &Pool, gates: &Gates, ids: &[i64],
 }
 
 #[tokio::test]
-async fn an_instance_released_to_its_lane_waits_for_its_partition() {
+async fn a_successor_that_a_lane_worker_releases_runs_only_when_its_partition_is_free() {
     let (pool, gates) = (live().await, Gates::default());
     let running = start(&pool, &gates, quick());
     let (sql, schema) = (sql().await, pool.schema());
@@ -620,7 +626,7 @@ async fn an_instance_released_to_its_lane_waits_for_its_partition() {
 }
 
 #[tokio::test]
-async fn an_instance_of_an_expired_lane_worker_waits_for_its_partition() {
+async fn a_successor_reaped_from_an_expired_lane_worker_runs_only_when_its_partition_is_free() {
     let (pool, gates) = (live().await, Gates::default());
     let running = start(&pool, &gates, short_lease());
     let (ids, other) = delete_head_before_keyed_successor(&pool, &gates, LOST_WORKER).await;
@@ -629,9 +635,10 @@ async fn an_instance_of_an_expired_lane_worker_waits_for_its_partition() {
 }
 
 /// The snapshot of the cancel is older than the promotion of the successor, and the promotion
-/// writes nothing into the successor's row. So the cancel cannot detect that the step runs.
+/// writes nothing into the successor's row. So the cancel cannot detect that the step of the
+/// successor runs.
 #[tokio::test]
-async fn a_cancel_with_a_snapshot_older_than_the_promotion_is_refused_and_can_be_retried() {
+async fn a_cancel_fails_if_its_snapshot_is_older_than_the_promotion_and_can_be_retried() {
     let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
     let (ids, door) = loads(&pool, &gates, 6).await;
@@ -676,7 +683,7 @@ async fn a_cancel_with_a_snapshot_older_than_the_promotion_is_refused_and_can_be
             .get::<_, &str>(0),
         "cancelled"
     );
-    // An instance that is queued behind the head, in the same transaction.
+    // The same transaction can also cancel an instance that is queued behind the head.
     assert_eq!(
         caller
             .query_one(&cancel(ids[4]), &[])

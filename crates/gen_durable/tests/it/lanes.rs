@@ -1,5 +1,5 @@
-//! Lanes: one whole instance at a time, in order of enqueueing. An instance that is retried keeps
-//! its lane position.
+//! Tests lanes: a lane runs one whole instance at a time, in the order of the enqueues. An instance
+//! that is retried keeps its lane position.
 
 use std::{
     sync::{
@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Client, Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal, Status, StepError, done, fatal, spawn, wait_for};
+use gen_durable::{
+    Client, Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal,
+    Status, StepError, done, fatal, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};
@@ -37,8 +40,8 @@ impl Book {
 struct Deploy {
     server: String,
     n: u64,
-    /// The number of attempts that fail before one succeeds. With `None` the first attempt fails
-    /// for good.
+    /// The number of attempts that fail before one succeeds. With `None` the first attempt settles
+    /// the instance as failed.
     fails: Option<u32>,
     blocks: bool,
 }
@@ -98,7 +101,7 @@ async fn a_lane_runs_its_instances_one_after_the_other_in_enqueue_order() {
 }
 
 #[tokio::test]
-async fn a_head_in_backoff_keeps_its_lane_position_and_does_not_delay_other_lanes() {
+async fn a_head_that_waits_for_its_retry_keeps_its_lane_position_and_does_not_delay_other_lanes() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
     let first = lab
@@ -203,7 +206,7 @@ impl Machine for Ask {
 }
 
 #[tokio::test]
-async fn a_head_that_waits_for_a_signal_keeps_a_lane_that_two_machines_share() {
+async fn a_head_that_waits_for_a_signal_delays_an_instance_of_another_machine_in_the_same_lane() {
     let book = Book::default();
     let lab = Lab::new(book.clone())
         .await
@@ -307,9 +310,9 @@ async fn a_child_in_the_lane_of_its_waiting_parent_is_refused() {
     running.await.unwrap().unwrap();
 }
 
-/// Each of two parents has a lane and spawns a child into the lane of the other.
+/// Two parents are in different lanes, and each spawns a child into the lane of the other parent.
 #[tokio::test]
-async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
+async fn a_spawn_is_refused_if_lanes_would_wait_for_each_other_in_a_cycle() {
     let book = Book::default();
     let lab = Lab::new(book.clone())
         .await
@@ -336,8 +339,8 @@ async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
         refused.message
     );
     lab.result_of(made[0].id).await.unwrap().unwrap();
-    // A chain of lanes that wait in one direction is no cycle: the child of the last parent runs,
-    // and then each parent before it joins.
+    // Lanes that wait for each other in one direction form no cycle: the child of the last parent
+    // runs, and then each parent before it joins.
     let made = lab
         .enqueue_all([parent("a", "b"), parent("b", "c"), parent("c", "d")])
         .await
@@ -349,7 +352,7 @@ async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
 }
 
 #[tokio::test]
-async fn a_priority_does_not_reorder_a_lane() {
+async fn a_priority_does_not_change_the_order_of_instances_in_a_lane() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
     for (n, priority) in [(1, 0), (2, 9), (3, -9), (4, 0)] {
@@ -358,13 +361,13 @@ async fn a_priority_does_not_reorder_a_lane() {
             .await
             .unwrap();
     }
-    // Of the heads of two lanes, the picker claims the one with the more urgent priority first.
+    // The picker claims the heads of two lanes in the order of their priority.
     lab.enqueue(deploy("b", 5)).priority(-1).await.unwrap();
     assert!(lab.step().await);
     assert_eq!((book.of("a"), book.of("b")), (vec![], vec![5]));
     lab.drain().await;
     assert_eq!(book.of("a"), [1, 2, 3, 4]);
-    // The same order holds in a lane worker, which runs the lane without claiming each instance.
+    // A lane worker, which runs the lane without claiming each instance, keeps the same order.
     let engine = Engine::builder(lab.pool().clone(), book.clone())
         .register::<Deploy>()
         .build()
@@ -382,7 +385,7 @@ async fn a_priority_does_not_reorder_a_lane() {
 }
 
 #[tokio::test]
-async fn an_engine_drains_many_lanes_each_in_order() {
+async fn an_engine_runs_many_lanes_at_once_and_each_lane_in_enqueue_order() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await;
     let engine = Engine::builder(lab.pool().clone(), book.clone())
@@ -413,13 +416,14 @@ async fn an_engine_drains_many_lanes_each_in_order() {
     running.await.unwrap().unwrap();
 }
 
-/// Job 0 ends at once. Job 1 blocks the only thread of its runtime, as steps should not, until job
-/// 0 is committed as done. The other jobs cannot begin before that.
+/// A job in a batch of several jobs. Job 0 ends at once. Job 1 blocks the only thread of its
+/// runtime, as steps should not, until job 0 is committed as done. The other jobs cannot begin
+/// before that.
 #[derive(Serialize, Deserialize)]
 struct BlockingJob(u64);
 
 struct HogApp {
-    /// Set when job 0 has begun.
+    /// Is true after job 0 has begun.
     begun: AtomicBool,
     /// Receives a message when job 0 is committed as done.
     first_is_done: Mutex<std::sync::mpsc::Receiver<()>>,
@@ -437,7 +441,8 @@ impl Job for BlockingJob {
         if self.0 != 1 {
             return Ok(true);
         }
-        // The picker and the sweep may claim at the same time, so that job 1 begins before job 0.
+        // The picker and the sweep may claim at the same time, so job 1 may begin before job 0. Job
+        // 1 waits until job 0 has begun.
         while !cx.app.begun.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -471,8 +476,8 @@ async fn a_finished_step_is_committed_while_other_jobs_of_its_batch_cannot_begin
         let before = client.enqueue(BlockingJob(n)).await.unwrap();
         client.settled(before.id, SOON).await.unwrap().unwrap();
     }
-    // The watch begins before the enqueue: job 1 may block the thread of this test before the
-    // enqueue returns.
+    // The test begins to watch job 0 before the enqueue, because job 1 may block the thread of this
+    // test before the enqueue returns.
     let first = format!(
         "select coalesce(bool_or(status = 'done'), false) from {}.instances where lane_key = 'hog:0'",
         pool.schema()

@@ -1,16 +1,19 @@
-//! Transactions at `repeatable read` and `serializable`. They do not see rows that were committed
-//! after they began, so an act that depends on a newer snapshot is left to other transactions, or
-//! refused with an error that names the remedy.
+//! Tests transactions at `repeatable read` and `serializable`. Such a transaction does not see rows
+//! that were committed after it began. If an act depends on a newer snapshot, the transaction
+//! leaves the act to other transactions or fails with an error that names the remedy.
 
 use std::sync::Arc;
 
-use gen_durable::{Client, Context, Engine, HOUR, Lab, Lane, Machine, Outcome, Policy, Pool, Settings, Signal, Status, NewInstance, done, next, spawn, wait_for};
+use gen_durable::{
+    Client, Context, Engine, HOUR, Lab, Lane, Machine, NewInstance, Outcome, Policy, Pool,
+    Settings, Signal, Status, done, next, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, live, sql, url};
 
-/// The isolation level of the steps' own transactions, and the client with which a step enqueues
-/// and signals while its transaction is open.
+/// The isolation level of the transactions that steps open, and the client with which a step
+/// enqueues and signals while its transaction is open.
 #[derive(Clone)]
 struct World {
     level: &'static str,
@@ -34,11 +37,13 @@ struct Strict {
 enum At {
     #[default]
     End,
-    /// Enqueues an instance with the same lane and partition key while the transaction is open.
+    /// The step enqueues an instance with the same lane and partition key while its transaction is
+    /// open.
     Joined,
-    /// Receives a signal while the transaction is open, and ends by waiting for it.
+    /// The step receives a signal while its transaction is open, and ends by waiting for that
+    /// signal.
     Wait,
-    /// As the error of `Wait` recommends: ends with `next`, and waits in the next step.
+    /// The step ends with `next` and waits in the next step, as the error of `Wait` recommends.
     Next,
     PlainWait,
     Spawn,
@@ -93,7 +98,9 @@ impl Machine for Strict {
                 client.signal(cx.id, Go).await?;
                 next(At::PlainWait)
             }
-            At::Spawn => spawn([NewInstance::new(Strict::default())]).then(At::End).forever(),
+            At::Spawn => spawn([NewInstance::new(Strict::default())])
+                .then(At::End)
+                .forever(),
         }
         .within(tx))
     }
@@ -146,9 +153,9 @@ async fn an_instance_enqueued_during_a_steps_own_transaction_runs_after_it_at_ev
     }
 }
 
-/// The promotion of a successor in a lane writes nothing into the successor's row. If the
-/// transaction of a step does not promote, the lane must not name the worker any more: otherwise
-/// the successor would appear to run, and no picker would claim it.
+/// The promotion of a successor in a lane writes nothing into the row of the successor. If the
+/// transaction of a step does not promote the successor, it must remove the worker from
+/// `lanes.worker_id`: otherwise the successor would appear to run, and no picker would claim it.
 #[tokio::test]
 async fn a_lane_worker_continues_after_a_steps_own_transaction_at_every_isolation_level() {
     for level in LEVELS {
@@ -169,7 +176,7 @@ async fn a_lane_worker_continues_after_a_steps_own_transaction_at_every_isolatio
         for at in [At::End, At::Joined, At::End, At::Joined, At::End] {
             last = Some(client.enqueue(strict()).starting_at(at).await.unwrap().id);
         }
-        // No upkeep during the test: a lost promotion would not be repaired.
+        // No upkeep runs during the test, so it would not repair a lost promotion.
         let settings = Settings {
             reap_every: HOUR,
             ..Settings::default()
@@ -195,7 +202,8 @@ async fn a_lane_worker_continues_after_a_steps_own_transaction_at_every_isolatio
 }
 
 #[tokio::test]
-async fn a_wait_that_could_miss_its_signal_is_refused_with_a_remedy() {
+async fn a_steps_own_transaction_above_read_committed_cannot_end_with_a_wait_and_the_error_names_a_remedy()
+ {
     for level in LEVELS {
         let pool = live().await;
         let (client, world) = (
@@ -287,7 +295,7 @@ async fn an_engine_does_not_start_if_the_default_isolation_is_not_read_committed
         "{error}"
     );
     assert!(error.contains("alter role"), "{error}");
-    // The remedy that the error names.
+    // With the remedy that the error names, the engine starts.
     let mended = strict
         .replace("repeatable", "read")
         .replace("%20read", "%20committed");
@@ -305,10 +313,10 @@ async fn an_engine_does_not_start_if_the_default_isolation_is_not_read_committed
         .unwrap();
 }
 
-/// The default isolation level may change while an engine runs, and its next connection has the new
-/// one.
+/// The default isolation level of the database may change while an engine runs, and the next
+/// connection of the engine then has the new level.
 #[tokio::test]
-async fn claims_and_commits_are_refused_above_read_committed() {
+async fn the_sql_functions_that_claim_and_commit_fail_above_read_committed() {
     let pool = live().await;
     let other = sql().await;
     let schema = pool.schema();

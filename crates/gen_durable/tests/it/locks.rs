@@ -1,4 +1,5 @@
-//! A caller's transaction locks the row of an instance: only the commit of that instance waits.
+//! Tests a caller's transaction that locks the row of an instance: only the commit of that instance
+//! waits.
 
 use std::sync::{
     Arc,
@@ -35,7 +36,8 @@ impl Job for Gated {
     }
 }
 
-/// Starts an engine with `count` jobs that all run and wait at the gate, and with no room for more.
+/// Starts an engine with `count` jobs that all run and wait at the gate. The engine has no free
+/// slot for further jobs.
 async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated>>) {
     let app = App {
         gate: watch::Sender::new(false),
@@ -82,14 +84,14 @@ async fn settle_all(stage: &Stage, ids: impl IntoIterator<Item = &Id<Gated>>) {
 }
 
 #[tokio::test]
-async fn a_locked_row_delays_only_its_own_commit() {
+async fn a_row_that_a_caller_locks_delays_only_the_commit_of_that_instance() {
     let stage = Stage::new().await;
     let (engine, app, ids) = at_the_gate(&stage, 40).await;
     let held = ids[20];
     let caller = hold(&stage, held).await;
     app.gate.send_replace(true);
     settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
-    // Jobs that are enqueued later are committed as well.
+    // The engine also commits jobs that are enqueued later.
     let later = stage.lab.enqueue_all((0..40).map(|_| Gated)).await.unwrap();
     settle_all(&stage, later.iter().map(|job| &job.id)).await;
     let waiting =
@@ -102,22 +104,22 @@ async fn a_locked_row_delays_only_its_own_commit() {
     engine.stop().await;
 }
 
-/// The answer to a commit is lost while a row of the batch is locked. The statement that resolves
-/// the unknown commit outcome must not wait for that lock either.
+/// The engine loses the answer to a commit while a caller locks a row of the batch. The statement
+/// that resolves the unknown commit outcome must not wait for that lock either.
 #[tokio::test]
-async fn a_lost_answer_for_a_batch_with_a_locked_row_delays_no_other_commit() {
+async fn a_commit_with_a_lost_answer_and_a_locked_row_delays_no_commit_of_other_instances() {
     for fault in [Fault::CutBefore, Fault::CutAfter] {
         let stage = Stage::new().await;
         let (engine, app, ids) = at_the_gate(&stage, 10).await;
         let held = ids[5];
         let caller = hold(&stage, held).await;
-        let cut = stage.proxy.on(".settle($1", fault);
+        let cut = stage.proxy.on("._write_step_results($1", fault);
         app.gate.send_replace(true);
         cut.fired(1).await;
         settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
         let later = stage.lab.enqueue_all((0..10).map(|_| Gated)).await.unwrap();
         settle_all(&stage, later.iter().map(|job| &job.id)).await;
-        // The engine's own client is not delayed either.
+        // The lock does not delay the engine's own client either.
         engine.client.enqueue(Gated).await.unwrap();
         caller.batch_execute("rollback").await.unwrap();
         settle_all(&stage, [&held]).await;
@@ -134,17 +136,18 @@ async fn a_lost_answer_for_a_batch_with_a_locked_row_delays_no_other_commit() {
     }
 }
 
-/// The commit is durable, its answer was lost, and a caller locked the row before the engine could
-/// resolve the outcome. When the row is free, the next step runs on the same claim.
+/// The commit of a step is durable, the engine lost its answer, and a caller locked the row before
+/// the engine could resolve the outcome. When the row is no longer locked, the next step runs on
+/// the same claim.
 #[tokio::test]
-async fn a_commit_with_a_lost_answer_is_resolved_as_committed_after_its_row_was_locked() {
+async fn a_commit_with_a_lost_answer_is_found_committed_when_its_row_is_no_longer_locked() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
         e.register::<Walker>().settings(quick())
     });
     engine.ready().await;
-    stage.proxy.on(".settle($1", Fault::HoldAnswer);
+    stage.proxy.on("._write_step_results($1", Fault::HoldAnswer);
     let walker = stage
         .lab
         .enqueue(Walker {
@@ -158,8 +161,8 @@ async fn a_commit_with_a_lost_answer_is_resolved_as_committed_after_its_row_was_
     let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
     stage.proxy.go_down().await;
     stage.proxy.come_back();
-    // The engine tries to resolve the outcome and finds the row locked, more often than the
-    // committer retries by itself.
+    // The engine tries to resolve the unknown commit outcome and finds the row locked, more often
+    // than the committer would retry on its own.
     let resolve = "store::resolve::resolve";
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(resolve) < 5 {
@@ -184,9 +187,9 @@ async fn a_commit_with_a_lost_answer_is_resolved_as_committed_after_its_row_was_
 }
 
 /// A shutdown releases the claims of steps that still run. A row that a caller has locked must not
-/// delay the release of the others.
+/// delay the release of the other claims.
 #[tokio::test]
-async fn a_shutdown_releases_every_claim_except_on_a_locked_row() {
+async fn a_shutdown_releases_every_claim_except_the_claim_of_a_row_that_a_caller_locks() {
     let stage = Stage::new().await;
     let (engine, _app, ids) = at_the_gate(&stage, 10).await;
     let caller = hold(&stage, ids[5]).await;
@@ -198,16 +201,16 @@ async fn a_shutdown_releases_every_claim_except_on_a_locked_row() {
         "they were released and no attempt was counted"
     );
     // The locked row keeps its claim, and the worker keeps its row in `workers`, so that the reaper
-    // finds it.
+    // finds the claim later.
     let kept = "select count(*) from S.workers w join S.instances i on i.locked_by = w.id where i.status = 'executing'";
     assert_eq!(stage.number(kept).await, 1);
     caller.batch_execute("commit").await.unwrap();
 }
 
-/// A caller locks rows in another order than the committer: a batch that waited would hold locks
-/// that the caller needs.
+/// A caller locks rows in another order than the committer. A batch that waited for a lock would
+/// hold locks that the caller needs.
 #[tokio::test]
-async fn a_caller_that_locks_rows_in_another_order_causes_no_deadlock() {
+async fn a_caller_that_locks_rows_in_another_order_than_the_committer_causes_no_deadlock() {
     let stage = Stage::new().await;
     for _ in 0..5 {
         let (engine, app, ids) = at_the_gate(&stage, 10).await;
@@ -216,10 +219,10 @@ async fn a_caller_that_locks_rows_in_another_order_causes_no_deadlock() {
         // Waits until the server has answered a commit attempt. If a batch held locks while it
         // waits for the caller's row, the caller's next lock would close a cycle, and Postgres
         // would report a deadlock (40P01).
-        let sent = stage.proxy.done(".settle($1");
+        let sent = stage.proxy.done("._write_step_results($1");
         app.gate.send_replace(true);
         let deadline = tokio::time::Instant::now() + LONG;
-        while stage.proxy.done(".settle($1") == sent {
+        while stage.proxy.done("._write_step_results($1") == sent {
             assert!(
                 tokio::time::Instant::now() < deadline,
                 "nothing was committed"
@@ -240,14 +243,14 @@ async fn a_caller_that_locks_rows_in_another_order_causes_no_deadlock() {
     }
 }
 
-/// Two engines with overlapping claims: half of the rows passed to the second engine while the
-/// first still ran them, so both write results of the same rows.
+/// Two engines with overlapping claims. The second engine has claimed half of the rows while the
+/// first engine still ran them, so both engines write results of the same rows.
 #[tokio::test]
 async fn two_engines_that_commit_the_same_rows_do_not_deadlock_and_lose_nothing() {
     let stage = Stage::new().await;
     let (one, app, ids) = at_the_gate(&stage, 100).await;
     // Takes half of the claims from the first engine, as a reaper would, and moves the rows to a
-    // queue that only the second engine works, so that the first cannot claim them again.
+    // queue that only the second engine runs, so that the first engine cannot claim them again.
     stage
         .sql(
             "update S.instances set status = 'runnable', claim_epoch = claim_epoch + 1, locked_by = null,

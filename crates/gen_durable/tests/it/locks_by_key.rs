@@ -1,7 +1,10 @@
-//! A caller's open transaction locks a row or a key that a step result addresses by key: only that
-//! result waits.
+//! Tests an open transaction of a caller that locks a row or a key. A step result that addresses
+//! the row by its key waits, and no other result does.
 
-use gen_durable::{Context, DAY, Id, Job, Machine, Outcome, SECOND, Settings, Signal, StepError, NewInstance, done, next, spawn};
+use gen_durable::{
+    Context, DAY, Id, Job, Machine, NewInstance, Outcome, SECOND, Settings, Signal, StepError,
+    done, next, spawn,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -11,13 +14,13 @@ use crate::wire::{
 };
 
 const KEY: &str = "order:42";
-/// The statement that begins an attempt to commit, and the statement that writes if the locks are
-/// free.
-const ATTEMPTS: [&str; 2] = ["store::step_results::lock", ".settle($1"];
+/// The statement that begins an attempt to commit, and the statement that writes the step results
+/// if no row is locked.
+const ATTEMPTS: [&str; 2] = ["store::step_results::lock", "._write_step_results($1"];
 
 type Gate = watch::Sender<bool>;
 
-/// The holder of the key.
+/// The machine with an instance that holds the key.
 #[derive(Serialize, Deserialize)]
 struct Order {
     n: u32,
@@ -41,7 +44,7 @@ impl Signal for Paid {
     type To = Order;
 }
 
-/// How a result addresses the key.
+/// The way in which a step result addresses the key.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 enum By {
     Nothing,
@@ -50,7 +53,7 @@ enum By {
     Child,
 }
 
-/// Waits at the gate, and then ends its step.
+/// A machine that waits at the gate and then returns its step result.
 #[derive(Serialize, Deserialize)]
 struct Sender {
     by: By,
@@ -76,7 +79,8 @@ impl Machine for Sender {
             By::Nothing => done(()),
             By::Signal => next(At::Sent).and_signal(Order::keyed(KEY), Paid),
             By::Enqueue => next(At::Sent).and_enqueue(order()),
-            // One of two children has the key; the join does not wait for that child.
+            // One of the two children has the key, and the join on any child does not wait for that
+            // child.
             By::Child => spawn([order(), NewInstance::new(Order { n: 1 })])
                 .any()
                 .then(At::Sent)
@@ -93,8 +97,8 @@ fn settings() -> Settings {
     }
 }
 
-/// Starts an engine with senders that all run and wait at the gate. The first and the last three
-/// address the key.
+/// Starts an engine with senders that all run and wait at the gate. The results of the first sender
+/// and of the last three address the key.
 async fn at_the_gate(stage: &Stage, by: By) -> (Running, Gate, Vec<Id<Sender>>) {
     let gate = Gate::new(false);
     let engine = stage.run(stage.pool(), gate.clone(), |e| {
@@ -133,8 +137,8 @@ async fn assert_settled(stage: &Stage, senders: impl IntoIterator<Item = &Id<Sen
     }
 }
 
-/// Opens the caller's transaction, which signals the holder of the key, or enqueues an instance
-/// with the key and has not committed yet.
+/// Opens a transaction of the caller and does not commit it. The transaction signals the instance
+/// that holds the key, or enqueues an instance with the key.
 async fn hold<'a>(
     stage: &Stage,
     caller: &'a mut tokio_postgres::Client,
@@ -162,7 +166,7 @@ async fn hold<'a>(
 }
 
 #[tokio::test]
-async fn a_key_that_an_open_transaction_holds_delays_only_the_results_that_address_it() {
+async fn a_key_that_an_open_transaction_locks_delays_only_step_results_that_address_the_key() {
     for by in [By::Signal, By::Enqueue, By::Child] {
         let what = format!("{by:?}");
         let stage = Stage::new().await;
@@ -171,7 +175,7 @@ async fn a_key_that_an_open_transaction_holds_delays_only_the_results_that_addre
         let tx = hold(&stage, &mut caller, by).await;
         gate.send_replace(true);
         assert_settled(&stage, &ids[1..27], &what).await;
-        // Results that come later are committed as well, also with an outbox.
+        // The engine also commits the results of senders that the test enqueues later.
         let later = stage
             .lab
             .enqueue_all((0..20).map(|_| Sender { by: By::Nothing }))
@@ -200,7 +204,7 @@ async fn a_key_that_an_open_transaction_holds_delays_only_the_results_that_addre
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_while_an_open_transaction_holds_a_key_that_results_address() {
+async fn a_shutdown_ends_while_an_open_transaction_locks_a_key_that_step_results_address() {
     for by in [By::Signal, By::Enqueue, By::Child] {
         let stage = Stage::new().await;
         let (engine, gate, ids) = at_the_gate(&stage, by).await;
@@ -213,8 +217,8 @@ async fn a_shutdown_ends_while_an_open_transaction_holds_a_key_that_results_addr
     }
 }
 
-/// Brings about one step result that is set aside because a caller's transaction locks its row.
-/// Returns the engine and the connection of that transaction.
+/// Runs steps until the committer has one step result left, which it cannot write because a
+/// caller's transaction locks the row. Returns the engine and the connection of that transaction.
 async fn one_aside(stage: &Stage) -> (Running, tokio_postgres::Client) {
     let (engine, gate, ids) = at_the_gate(stage, By::Nothing).await;
     let caller = stage.caller().await;
@@ -228,7 +232,7 @@ async fn one_aside(stage: &Stage) -> (Running, tokio_postgres::Client) {
     (engine, caller)
 }
 
-/// Waits until the engine has renewed its lease this often.
+/// Waits until the engine has renewed its lease `count` times.
 async fn heartbeats(stage: &Stage, count: usize) {
     let renewed = |stage: &Stage| stage.proxy.done("store::lease::renew");
     let (before, deadline) = (renewed(stage), tokio::time::Instant::now() + LONG);
@@ -241,9 +245,10 @@ async fn heartbeats(stage: &Stage, count: usize) {
     }
 }
 
-/// A slow machine makes fewer attempts in the same time, never more.
+/// The test counts the attempts of the committer. A slow host makes fewer attempts in the same
+/// time, never more.
 #[tokio::test]
-async fn a_result_that_waits_for_a_lock_is_tried_at_most_every_fifty_milliseconds() {
+async fn the_committer_retries_a_step_result_with_a_locked_row_at_most_every_fifty_milliseconds() {
     let stage = Stage::new().await;
     let (engine, caller) = one_aside(&stage).await;
     let attempts = || {
@@ -268,7 +273,7 @@ async fn a_result_that_waits_for_a_lock_is_tried_at_most_every_fifty_millisecond
 }
 
 #[tokio::test]
-async fn a_result_that_waits_for_a_lock_is_tried_less_and_less_often_while_the_database_is_away() {
+async fn the_committer_retries_a_step_result_with_growing_pauses_while_the_database_refuses_it() {
     let stage = Stage::new().await;
     let (engine, caller) = one_aside(&stage).await;
     let begun = std::time::Instant::now();
@@ -282,7 +287,8 @@ async fn a_result_that_waits_for_a_lock_is_tried_less_and_less_often_while_the_d
         refused.iter().map(|rule| rule.has_fired()).sum::<usize>(),
         begun.elapsed(),
     );
-    // The pauses are 100, 200, 400, 800 and 1,600 ms, and then 2 s.
+    // The committer pauses 100, 200, 400, 800 and 1,600 ms between its attempts, and then 2 s each
+    // time.
     assert!(
         attempts as u128 <= took.as_millis() / 2_000 + 6,
         "{attempts} attempts in {took:?}"

@@ -1,13 +1,16 @@
-//! Each metric counts what its name says. The metrics recorder is global to the process, so other
-//! tests are counted too: this test asserts only that each metric rises when it brings about the
-//! counted event.
+//! Each metric counts the events that its name says. The metrics recorder is global to the process
+//! and also counts events of other tests, so the test asserts only that each metric rises when the
+//! test causes the counted event.
 
 use std::{
     sync::{Arc, LazyLock},
     time::Duration,
 };
 
-use gen_durable::{Context, Cycle, Engine, Event, HOUR, Job, Lane, MisfirePolicy, Policy, ProjectionContext, Projection, Recorded, SECOND, Settings, StepError};
+use gen_durable::{
+    Context, Cycle, Engine, Event, HOUR, Job, Lane, MisfirePolicy, Policy, Projection,
+    ProjectionContext, Recorded, SECOND, Settings, StepError,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -27,7 +30,7 @@ pub(crate) static METRICS: LazyLock<MetricCounts> = LazyLock::new(|| {
 #[derive(Serialize, Deserialize)]
 enum Does {
     Nothing,
-    /// Waits until the test adds a permit.
+    /// The job waits until the test adds a permit to the semaphore.
     Waits,
     Fails,
 }
@@ -92,7 +95,7 @@ impl Projection for CountedModel {
 }
 
 #[tokio::test]
-async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts() {
+async fn every_metric_of_upkeep_timers_and_projections_rises_when_its_event_occurs() {
     let (pool, gate) = (live().await, Arc::new(Semaphore::new(0)));
     let before: Vec<u64> = UNLABELLED.iter().map(|name| METRICS.count(name)).collect();
     let settings = Settings {
@@ -107,7 +110,7 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     let engine = Engine::builder(pool.clone(), gate.clone())
         .register::<Counted>()
         .project(CountedModel)
-        .schedule("hourly", hourly.missed(MisfirePolicy::Skip), |_| {
+        .schedule("hourly", hourly.misfire(MisfirePolicy::Skip), |_| {
             counted(Does::Nothing)
         })
         .settings(settings)
@@ -122,7 +125,8 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
             .await
             .unwrap();
     };
-    // The claim epoch of a running step rises, as if another worker had claimed the row.
+    // The test increments the claim epoch of a running step, as if another worker had claimed the
+    // row.
     let waits = client.enqueue(counted(Does::Waits)).await.unwrap().id;
     eventually("the step runs", async || {
         client
@@ -140,8 +144,8 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     ))
     .await;
     gate.add_permits(1);
-    // An expired worker holds a claim, and another instance settles and exceeds its retention at
-    // once.
+    // The test inserts an expired worker that holds a claim, and enqueues another instance that
+    // settles and exceeds its retention at once.
     let held = client
         .enqueue(counted(Does::Nothing))
         .after(HOUR)
@@ -156,7 +160,7 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     ))
     .await;
     client.enqueue(counted(Does::Nothing)).await.unwrap();
-    // The head of a lane is deleted by hand.
+    // The test deletes the head of a lane with SQL, so that a repair must promote the successor.
     let in_lane = || Counted {
         does: Does::Nothing,
         lane: Some("a".into()),
@@ -175,7 +179,7 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     })
     .await;
     run(&format!("delete from S.instances where id = {head}")).await;
-    // An occurrence of the schedule is three hours overdue.
+    // The test makes an occurrence of the schedule three hours overdue.
     run("update S.timers set due_at = due_at - interval '3 hours'").await;
     for good in [true, false] {
         client.record("t", Happened { good }).await.unwrap();
@@ -201,7 +205,7 @@ const UNLABELLED: [&str; 4] = [
 ];
 
 #[tokio::test]
-async fn failures_that_the_hook_is_too_slow_for_are_counted_as_dropped() {
+async fn failures_beyond_the_queue_of_a_blocked_on_failure_hook_are_counted_as_dropped() {
     let name = "durable_failure_notices_dropped_total{}";
     assert_eq!(METRICS.count(name), 0);
     let (held, hold) = std::sync::mpsc::channel::<()>();
@@ -215,8 +219,8 @@ async fn failures_that_the_hook_is_too_slow_for_are_counted_as_dropped() {
         .unwrap();
     let client = engine.client();
     let running = engine.start();
-    // The hook blocks on the first failure, a thousand wait in the queue, and the others are
-    // dropped.
+    // The `on_failure` hook blocks on the first failure. A thousand failures wait in the queue of
+    // the hook, and the engine drops the others.
     client
         .enqueue_all((0..1_010).map(|_| counted(Does::Fails)))
         .await

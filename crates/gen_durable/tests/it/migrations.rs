@@ -1,4 +1,5 @@
-//! Migrations: up, down, status, as SQL; from many processes at once; and the rights of the roles.
+//! Tests of migrations: apply, revert, status, printed SQL, concurrent runs, and the rights of the
+//! database roles.
 
 use gen_durable::{Client, Context, Engine, Job, Lab, Pool, SECOND, StepError};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ impl Job for Ping {
     }
 }
 
-/// Returns how many objects of the catalogue belong to this schema.
+/// Returns how many objects in the Postgres catalogue belong to this schema.
 async fn objects(schema: &str) -> i64 {
     let client = sql().await;
     let text = "select (select count(*) from pg_namespace where nspname = $1)
@@ -27,7 +28,7 @@ async fn objects(schema: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn up_and_down_again_leave_nothing_behind_and_each_version_can_be_reached() {
+async fn migrations_reach_each_schema_version_and_a_full_revert_leaves_no_database_object() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let migrations = pool.migrations();
     assert_eq!(migrations.status().await.unwrap().installed, 0);
@@ -60,7 +61,7 @@ async fn up_and_down_again_leave_nothing_behind_and_each_version_can_be_reached(
 }
 
 #[tokio::test]
-async fn one_of_many_concurrent_migrations_applies_and_the_others_do_nothing() {
+async fn of_many_concurrent_migration_runs_one_applies_all_versions_and_the_others_apply_none() {
     let schema = schema_name();
     let all = (0..8).map(|_| async {
         let pool = Pool::connect_to(&url(), &schema).await.unwrap();
@@ -74,7 +75,7 @@ async fn one_of_many_concurrent_migrations_applies_and_the_others_do_nothing() {
 }
 
 #[tokio::test]
-async fn printed_migration_sql_does_the_same_as_up_and_down() {
+async fn printed_migration_sql_installs_and_removes_the_same_schema_as_up_and_down() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let migrations = pool.migrations();
     let client = sql().await;
@@ -106,7 +107,7 @@ async fn printed_migration_sql_does_the_same_as_up_and_down() {
 }
 
 #[tokio::test]
-async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
+async fn the_runtime_role_runs_engines_without_ddl_rights_and_the_reader_role_can_only_read() {
     let lab = Lab::new(()).await.register::<Ping>();
     let schema = lab.pool().schema().to_owned();
     let runtime = lab.pool().begin().await.unwrap();
@@ -156,8 +157,8 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
             .unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{write}");
     }
-    // The functions run with the rights of the caller, so the reader role cannot write through
-    // them.
+    // The SQL functions run with the rights of the caller, so the reader role cannot write with
+    // these functions.
     let id = lab.enqueue(Ping).after(SECOND).await.unwrap().id;
     for act in [
         format!(
@@ -206,7 +207,7 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
 }
 
 #[tokio::test]
-async fn a_missing_schema_is_reported_with_the_command_that_installs_it() {
+async fn an_error_about_a_missing_schema_names_the_command_that_installs_it() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let error = Client::new(pool.clone()).enqueue(Ping).await.unwrap_err();
     assert!(

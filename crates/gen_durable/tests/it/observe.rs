@@ -1,4 +1,4 @@
-//! Observability: metrics, spans, and the log line of an engine at its start.
+//! Tests of metrics, spans, and the log line of an engine at its start.
 
 use std::{
     collections::BTreeMap,
@@ -113,9 +113,9 @@ impl Job for Observed {
 }
 
 #[tokio::test]
-async fn metrics_count_steps_picks_commits_and_timers() {
-    // The metrics recorder is global to the process and counts other tests too, so this test reads
-    // only the metrics of its own machine.
+async fn metrics_count_the_steps_picks_commits_and_timers_of_an_engine() {
+    // The metrics recorder is global to the process and also counts the steps of other tests, so
+    // this test reads only the metrics with the name of its own machine.
     let counts = &*crate::metrics::METRICS;
     let soon = "R1/PT0.05S".parse().unwrap();
     let builder = Engine::builder(live().await, ()).register::<Observed>();
@@ -167,14 +167,15 @@ async fn metrics_count_steps_picks_commits_and_timers() {
     }
 }
 
-/// Set in the environment of the child process in which the counting test runs alone.
+/// The environment variable that is set in the child process in which the counting test runs alone.
 const IN_CHILD_PROCESS: &str = "DURABLE_TEST_COUNTS_ALONE";
 
 /// The metrics recorder is global to the process, and other tests lose answers too. So the counting
 /// test runs in a child process.
 #[test]
-fn only_commits_with_a_lost_answer_count_as_resolved() {
-    let test = "observe::resolved_commits_are_counted_in_a_child_process";
+fn the_metric_of_resolved_commits_counts_only_commits_with_a_lost_answer() {
+    let test =
+        "observe::a_child_process_counts_the_commits_that_its_engine_resolved_after_a_lost_answer";
     let mut process = std::process::Command::new(std::env::current_exe().unwrap());
     let output = process
         .args(["--exact", test, "--nocapture"])
@@ -190,9 +191,10 @@ fn only_commits_with_a_lost_answer_count_as_resolved() {
     assert!(output_text.contains("counted alone"), "{output_text}");
 }
 
-/// Returns at once unless it runs in the child process that the test above starts.
+/// Returns at once unless this test runs in the child process that
+/// `the_metric_of_resolved_commits_counts_only_commits_with_a_lost_answer` starts.
 #[tokio::test]
-async fn resolved_commits_are_counted_in_a_child_process() {
+async fn a_child_process_counts_the_commits_that_its_engine_resolved_after_a_lost_answer() {
     if std::env::var_os(IN_CHILD_PROCESS).is_none() {
         return;
     }
@@ -219,7 +221,7 @@ async fn resolved_commits_are_counted_in_a_child_process() {
     assert!(counts.count("durable_commit_size{}") > 0);
     assert_eq!(resolved(), 0, "no answer was lost");
     for lost in 1..=3 {
-        let cut = stage.proxy.on(".settle($1", Fault::CutAfter);
+        let cut = stage.proxy.on("._write_step_results($1", Fault::CutAfter);
         walk().await;
         assert_eq!((cut.has_fired(), resolved()), (1, lost));
     }
@@ -228,9 +230,9 @@ async fn resolved_commits_are_counted_in_a_child_process() {
 }
 
 /// Registers two more subscribers. While a process has one subscriber, `tracing` asks only the
-/// thread that first reaches a callsite whether it is enabled, and caches the result. That thread
-/// may belong to another test, which has no subscriber. With several subscribers, `tracing` asks
-/// all of them.
+/// thread that first reaches a callsite whether the callsite is enabled, and caches the result.
+/// That thread may belong to another test, which has no subscriber. With several subscribers,
+/// `tracing` asks all subscribers.
 fn register_more_subscribers() {
     static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| {
         [(); 2].map(|()| {
@@ -258,7 +260,7 @@ impl Write for LogWriter {
 }
 
 #[tokio::test]
-async fn an_engine_logs_at_start_how_many_connections_it_may_open() {
+async fn an_engine_logs_at_its_start_how_many_database_connections_it_may_open() {
     let pool = live().await;
     register_more_subscribers();
     let lines = LogWriter::default();
@@ -284,7 +286,7 @@ async fn an_engine_logs_at_start_how_many_connections_it_may_open() {
 }
 
 #[tokio::test]
-async fn a_step_runs_inside_a_span_that_names_it() {
+async fn a_step_runs_inside_a_tracing_span_that_names_the_step() {
     #[derive(Serialize, Deserialize)]
     struct Spanned;
     impl Job for Spanned {

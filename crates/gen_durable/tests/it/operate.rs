@@ -1,9 +1,12 @@
-//! Operator actions that address machines, steps and signals by the names in the rows, and
+//! Tests of operator actions that address machines, steps and signals by the names in the rows, and
 //! `explain`, which says why an instance does not run.
 
 use std::{collections::BTreeSet, sync::Mutex};
 
-use gen_durable::{Address, UntypedAddress, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, UntypedInstance, Outcome, Policy, Pool, SECOND, Signal, Status, StepError, done, spawn, wait_for};
+use gen_durable::{
+    Address, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, Outcome, Policy, Pool, SECOND,
+    Signal, Status, StepError, UntypedAddress, UntypedInstance, done, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -56,7 +59,8 @@ impl Job for Picky {
     type App = ();
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        // It fails in its first run; an operator's retry runs the same entry of the step again.
+        // The step fails in its first run. An operator's retry runs the same entry of the step
+        // again.
         static RAN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let first = RAN.lock().unwrap().insert(cx.idempotency_key());
         if self.fail && first {
@@ -91,7 +95,7 @@ async fn first(lab: &Lab<()>, id: i64) -> Option<Blocker> {
 }
 
 #[tokio::test]
-async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row() {
+async fn an_operator_enqueues_signals_and_cancels_instances_by_machine_step_and_signal_names() {
     let lab = lab().await;
     let operate = lab.operate();
     let mut new = UntypedInstance::new("order", "ask", "{\"number\": 7}");
@@ -147,7 +151,7 @@ async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row
 }
 
 #[tokio::test]
-async fn values_that_a_row_cannot_store_are_refused_before_they_are_sent() {
+async fn operator_calls_refuse_values_that_a_row_cannot_store_before_they_send_a_statement() {
     let operate = lab().await.operate();
     for (what, new) in [
         ("JSON", UntypedInstance::new("order", "ask", "{number")),
@@ -186,7 +190,7 @@ async fn values_that_a_row_cannot_store_are_refused_before_they_are_sent() {
 }
 
 #[tokio::test]
-async fn only_failed_cancelled_and_stuck_instances_can_be_retried() {
+async fn an_operator_can_retry_only_failed_cancelled_and_stuck_instances() {
     let lab = lab().await;
     let operate = lab.operate();
     assert!(operate.retry(99, None).await.unwrap_err().is_not_found());
@@ -202,13 +206,14 @@ async fn only_failed_cancelled_and_stuck_instances_can_be_retried() {
     lab.drain().await;
     refused("awaiting_signal").await;
     lab.cancel(order, "x").await.unwrap();
-    // The key is free, and another instance takes it.
+    // The cancel has freed the key of the order, and another instance takes the key.
     let taker = lab.enqueue(Order { number: 1 }).await.unwrap();
     assert!(taker.is_new);
     refused("key is taken").await;
     assert_eq!(lab.status_of(order).await, Status::Cancelled);
     lab.cancel(taker.id, "x").await.unwrap();
-    // Retried from the step that waits: the instance waits again, and a signal reaches it.
+    // An operator retries the instance at the step that waits. The instance waits again, and a
+    // signal reaches it.
     operate
         .retry(order.raw(), Some(("ask", None)))
         .await
@@ -221,7 +226,7 @@ async fn only_failed_cancelled_and_stuck_instances_can_be_retried() {
 }
 
 #[tokio::test]
-async fn a_retried_settled_child_does_not_count_for_the_join_and_a_retried_stuck_child_does() {
+async fn a_join_counts_a_stuck_child_that_was_retried_but_not_a_settled_child_that_was_retried() {
     let lab = lab().await;
     let parent = lab
         .enqueue(Order { number: 2 })
@@ -279,7 +284,7 @@ async fn a_retried_settled_child_does_not_count_for_the_join_and_a_retried_stuck
 }
 
 #[tokio::test]
-async fn explain_lists_blockers_in_the_order_of_the_picker() {
+async fn explain_lists_the_blockers_of_an_instance_in_the_order_in_which_the_picker_checks_them() {
     let lab = lab().await;
     let (schema, sql) = (lab.pool().schema().to_owned(), sql().await);
     let id = lab
@@ -303,7 +308,7 @@ async fn explain_lists_blockers_in_the_order_of_the_picker() {
          values (gen_random_uuid(), statement_timestamp() + $1::text::interval, 'here', 1, $2, $3, $4)"
     );
     let none: Vec<String> = vec![];
-    // An expired worker, and a worker of another queue, do not serve this queue.
+    // Neither an expired worker nor a worker of another queue runs instances of this queue.
     let (here, there) = (vec!["default"], vec!["mail"]);
     sql.execute(
         &worker,
@@ -359,7 +364,10 @@ async fn explain_lists_blockers_in_the_order_of_the_picker() {
         .priority(1)
         .await
         .unwrap();
-    assert_eq!(first(&lab, id).await, Some(Blocker::BehindOthers { count: 1 }));
+    assert_eq!(
+        first(&lab, id).await,
+        Some(Blocker::BehindOthers { count: 1 })
+    );
     sql.execute(
         &format!("update {schema}.instances set crash_count = 2 where id = $1"),
         &[&id],
@@ -371,7 +379,7 @@ async fn explain_lists_blockers_in_the_order_of_the_picker() {
 }
 
 #[tokio::test]
-async fn explain_names_the_awaited_signal_and_the_settled_status() {
+async fn explain_names_the_signal_that_an_instance_awaits_or_the_status_in_which_it_settled() {
     let lab = lab().await;
     let order = lab.enqueue(Order { number: 4 }).await.unwrap().id;
     lab.drain().await;
@@ -406,7 +414,7 @@ async fn explain_names_the_awaited_signal_and_the_settled_status() {
 }
 
 #[tokio::test]
-async fn a_cancelled_subtree_includes_children_that_a_concurrent_commit_spawned() {
+async fn cancelling_a_subtree_also_cancels_children_that_a_concurrent_commit_spawned() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let parent = lab
@@ -415,8 +423,8 @@ async fn a_cancelled_subtree_includes_children_that_a_concurrent_commit_spawned(
         .await
         .unwrap()
         .id;
-    // The commit of the parent is in flight: it has locked the parent's row, and its child is not
-    // visible to other transactions yet.
+    // The commit of the parent is in flight: the transaction has locked the parent's row, and the
+    // spawned child is not visible to other transactions yet.
     let committing = sql().await;
     committing
         .batch_execute(&format!(
@@ -453,7 +461,7 @@ async fn a_cancelled_subtree_includes_children_that_a_concurrent_commit_spawned(
     assert_eq!(children, [(Status::Cancelled, 1)]);
 }
 
-/// Waits for a permit.
+/// A job that waits until the test adds a permit to the semaphore.
 #[derive(Serialize, Deserialize)]
 struct Slow;
 impl Job for Slow {
@@ -467,7 +475,7 @@ impl Job for Slow {
 }
 
 #[tokio::test]
-async fn explain_names_the_worker_of_a_running_step_and_whether_it_is_alive() {
+async fn explain_names_the_worker_of_a_running_step_and_whether_its_lease_is_valid() {
     let pool: Pool = live().await;
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     struct Host(std::sync::Arc<tokio::sync::Semaphore>);
@@ -509,7 +517,7 @@ async fn explain_names_the_worker_of_a_running_step_and_whether_it_is_alive() {
     gate.add_permits(1);
     client.settled(id, 60 * SECOND).await.unwrap().unwrap();
     running.stop().await;
-    // An instance that is claimed by a worker without a lease row.
+    // The test sets an instance to claimed by a worker that has no row in `workers`.
     let orphan = client.enqueue(Slow).await.unwrap().id;
     let hold = format!(
         "update {}.instances set status = 'executing', locked_by = gen_random_uuid() where id = $1",

@@ -1,7 +1,10 @@
-//! Effects of a commit: signals and new instances of the outbox, and the signals that an outcome of
-//! `handle` consumes.
+//! Tests of the effects of a commit: signals and new instances of the outbox, and the signals that
+//! an outcome of `handle` consumes.
 
-use gen_durable::{Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, Outcome, SECOND, Settings, Signal, Status, StepError, NewInstance, done, next, retry_after, wait_for};
+use gen_durable::{
+    Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, NewInstance, Outcome, SECOND, Settings,
+    Signal, Status, StepError, done, next, retry_after, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -11,7 +14,7 @@ use crate::wire::{
     walker::{Effects, First, Walker, quick},
 };
 
-/// Consumes the signals of its inbox, again and again.
+/// A machine that waits for signals, consumes all signals of its inbox, and waits again.
 #[derive(Serialize, Deserialize)]
 struct Target {
     taken: usize,
@@ -62,7 +65,7 @@ impl Machine for Sender {
 }
 
 #[tokio::test]
-async fn an_outbox_signal_into_a_full_inbox_is_retried_by_the_policy() {
+async fn a_step_with_an_outbox_signal_to_a_full_inbox_is_retried_by_its_retry_policy() {
     let lab = Lab::new(()).await.register::<Target>().register::<Sender>();
     let to = lab
         .enqueue(Target { taken: 0 })
@@ -86,13 +89,14 @@ async fn an_outbox_signal_into_a_full_inbox_is_retried_by_the_policy() {
         row.last_error
             .is_some_and(|error| error.contains("inbox_full"))
     );
-    // The target empties its inbox after ten seconds, and a later attempt is accepted.
+    // The target empties its inbox after ten seconds, and a later attempt of the sender can commit
+    // its signal.
     lab.skip(HOUR).await;
     assert_eq!(lab.result_of(sender).await, Some(Ok(())));
     assert_eq!(lab.state_of(to).await.taken, 1_001);
 }
 
-/// Fails in the step that received a signal.
+/// A machine that fails in the step that received a signal.
 #[derive(Serialize, Deserialize)]
 struct Failing {
     retries: u32,
@@ -115,7 +119,7 @@ impl Machine for Failing {
     const NAME: &'static str = "failing";
     type App = ();
     type Step = Step;
-    /// The number of signals left in the inbox, and the attempt that read it.
+    /// The number of signals left in the inbox, and the number of the attempt that read the inbox.
     type Output = (usize, u32);
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
@@ -146,7 +150,7 @@ impl Machine for Failing {
 }
 
 #[tokio::test]
-async fn an_outcome_of_handle_consumes_the_signals_unless_it_retries() {
+async fn an_outcome_of_a_handler_consumes_the_signals_of_the_step_unless_it_is_a_retry() {
     let lab = Lab::new(()).await.register::<Failing>();
     let signals = async || {
         let client = crate::support::sql_at(lab.url()).await;
@@ -195,8 +199,8 @@ impl Job for Urgent {
     }
 }
 
-/// Enqueues a job of a priority that no worker has picked before, and runs ahead into a step that
-/// waits at the gate.
+/// A machine that enqueues a job of a priority that no worker has picked before, and runs ahead
+/// into a step that waits at the gate.
 #[derive(Serialize, Deserialize)]
 struct Maker {
     priority: i16,
@@ -222,7 +226,7 @@ impl Machine for Maker {
 }
 
 #[tokio::test]
-async fn instances_that_a_step_enqueues_while_it_runs_ahead_wake_the_picker_at_once() {
+async fn instances_that_a_step_enqueues_before_it_runs_ahead_wake_the_picker_without_a_sweep() {
     let stage = Stage::new().await;
     let gate = Gate::new(false);
     let settings = Settings {
@@ -235,8 +239,9 @@ async fn instances_that_a_step_enqueues_while_it_runs_ahead_wake_the_picker_at_o
             .settings(settings)
     });
     engine.ready().await;
-    // Once the picker knows the priorities in use, only a sweep would find another one. The sweep's
-    // statement is held, so the job can be found only by the hint of the commit.
+    // Once the picker knows the priorities in use, only a sweep would find an instance of another
+    // priority. The proxy holds the statement of the sweep, so only the hint of the commit can make
+    // the picker find the job.
     let first = stage.lab.enqueue(Urgent).await.unwrap();
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
     let sweeps = stage
@@ -262,7 +267,7 @@ async fn instances_that_a_step_enqueues_while_it_runs_ahead_wake_the_picker_at_o
 }
 
 #[tokio::test]
-async fn run_ahead_steps_is_the_number_of_steps_on_one_claim() {
+async fn the_setting_run_ahead_steps_is_the_number_of_steps_that_run_on_one_claim() {
     for (run_ahead_steps, claims) in [(0, 2), (1, 2), (2, 1)] {
         let stage = Stage::new().await;
         let effects = Effects::default();

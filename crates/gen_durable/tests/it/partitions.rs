@@ -1,4 +1,4 @@
-//! Partition keys: at most one step at a time among the instances of one key.
+//! Tests of partition keys: at most one step runs at a time among the instances of one key.
 
 use std::{
     collections::HashMap,
@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Context, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done, next, wait_for};
+use gen_durable::{
+    Context, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
+    next, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Default, Clone)]
@@ -53,7 +56,8 @@ impl Job for Call {
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         cx.app.enter(&self.account, self.n);
-        // Yields, so that another task runs: a second step of the key would begin now if it could.
+        // Yields to other tasks. If a second step of the partition key could begin, it would begin
+        // now.
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }
@@ -82,7 +86,7 @@ fn call(account: &str, n: u64) -> Call {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_steps_of_one_partition_key_never_run_at_once() {
+async fn two_steps_of_one_partition_key_never_run_at_the_same_time() {
     let calls = Calls::default();
     let lab = Lab::new(calls.clone()).await;
     let engines: Vec<_> = (0..2)
@@ -121,7 +125,7 @@ async fn two_steps_of_one_partition_key_never_run_at_once() {
 }
 
 #[tokio::test]
-async fn an_instance_in_backoff_frees_its_partition_and_runs_again_when_due() {
+async fn an_instance_in_backoff_frees_its_partition_key_and_runs_again_when_due() {
     let calls = Calls::default();
     let lab = Lab::new(calls.clone()).await.register::<Call>();
     let first = lab
@@ -147,7 +151,7 @@ async fn an_instance_in_backoff_frees_its_partition_and_runs_again_when_due() {
 }
 
 #[tokio::test]
-async fn waiting_instances_of_a_partition_run_by_priority() {
+async fn instances_that_wait_for_one_partition_key_run_in_order_of_priority() {
     let calls = Calls::default();
     let lab = Lab::new(calls.clone()).await.register::<Call>();
     lab.enqueue(call("a", 1)).await.unwrap();
@@ -158,7 +162,7 @@ async fn waiting_instances_of_a_partition_run_by_priority() {
 }
 
 #[tokio::test]
-async fn a_cancelled_partition_holder_frees_its_partition_for_the_next() {
+async fn cancelling_a_partition_holder_lets_the_next_instance_of_the_partition_key_run() {
     let calls = Calls::default();
     let lab = Lab::new(calls.clone()).await.register::<Call>();
     let later = lab.enqueue(call("a", 1)).after(HOUR).await.unwrap();
@@ -219,7 +223,8 @@ impl Machine for Talk {
 }
 
 #[tokio::test]
-async fn an_instance_that_waits_for_a_signal_frees_its_partition_and_reenters_it_when_woken() {
+async fn an_instance_that_waits_for_a_signal_frees_its_partition_key_and_needs_it_again_when_woken()
+{
     let calls = Calls::default();
     let lab = Lab::new(calls.clone())
         .await

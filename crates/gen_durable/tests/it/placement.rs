@@ -1,5 +1,6 @@
-//! Placement and transactions that stay open: they add no cost to other transactions, and an
-//! arrival number is not lost if the placement watermark passed it while its transaction was open.
+//! Placement while transactions stay open: an open transaction adds no cost to other transactions,
+//! and placement loses no arrival number that the placement watermark passed while the transaction
+//! of that number was open.
 
 use gen_durable::Pool;
 use gen_durable_postgres::{Cluster, Options};
@@ -57,7 +58,8 @@ impl Stage {
         self.client.query_one(&text, &[]).await.unwrap().get(0)
     }
 
-    /// Picks three times from a queue without work, so that the watermark moves as far as it can.
+    /// Picks three times from a queue without work, so that the placement watermark moves as far as
+    /// it can.
     async fn pick(&self) {
         for _ in 0..3 {
             self.run(&self.client, PICK).await;
@@ -78,12 +80,14 @@ impl Stage {
     }
 
     /// Enqueues an instance tagged `slow` into lane `l` and draws `more` arrival numbers, in a
-    /// transaction of the client `slow` that stays open. Then picks, so that the watermark passes
-    /// those numbers.
+    /// transaction of the client `slow` that stays open. Then picks, so that the placement
+    /// watermark passes those numbers.
     async fn pass(&self, slow: &Client, more: u64) {
         self.run(slow, &format!("begin; {}; {}", enqueue("slow"), draw(more)))
             .await;
-        let drawn = self.number("select last_value from S.arrival_numbers").await;
+        let drawn = self
+            .number("select last_value from S.arrival_numbers")
+            .await;
         self.pick().await;
         assert_eq!(self.placed_to().await, drawn);
         assert_eq!(self.lane().await, "");
@@ -94,14 +98,14 @@ const PICK: &str =
     "select from S._pick(array['none'], array[1], array['none'], array[0::smallint], array['epoch'::timestamptz],
     array[0::bigint], array['m/1'], '00000000-0000-0000-0000-00000000000c', 60, 1)";
 
-/// Returns an enqueue into lane `l`, as a transaction of many statements sends it.
+/// Returns the SQL of an enqueue into lane `l` for a transaction of many statements.
 fn enqueue(tag: &str) -> String {
     format!(
         "select from S.enqueue_all('[{{\"machine\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')"
     )
 }
 
-/// Returns an enqueue into lane `l`, as a transaction of this one statement sends it.
+/// Returns the SQL of an enqueue into lane `l` that is the only statement of its transaction.
 fn enqueue_at_once(tag: &str) -> String {
     enqueue(tag).replace("]')", "]', p_at_once => true)")
 }
@@ -111,7 +115,7 @@ fn draw(numbers: u64) -> String {
 }
 
 #[tokio::test]
-async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
+async fn an_open_transaction_adds_no_cost_to_picks_and_to_enqueues_into_lanes() {
     let stage = Stage::new().await;
     let open = stage.another().await;
     open.batch_execute("begin; select pg_current_xact_id()")
@@ -121,7 +125,8 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
     let arrive =
         "select from S.enqueue_all((select jsonb_agg(jsonb_build_object('machine', 'm', 'step', 's', 'state', '{}'::jsonb,
         'partition', 'key ' || n)) from generate_series(1, 1000) n))";
-    // Measures an ordinary repair: the rare repair that reads all arrival numbers is not due.
+    // The test measures an ordinary repair, so the rare repair that reads all arrival numbers must
+    // not become due.
     stage
         .run(
             &stage.client,
@@ -148,7 +153,8 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
             "select from S._repair('', '', '', '', 0)",
         ] {
             let text = text.replace("S.", &format!("{schema}."));
-            // Measures the second run: the first one also pays for planning.
+            // Measures the second run of the statement, because the first run also pays for
+            // planning.
             pages_of(&mut meter, None, &text).await;
             pages.push(pages_of(&mut meter, None, &text).await);
         }
@@ -160,8 +166,8 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
     for (few, many) in measured[0].iter().zip(&measured[1]) {
         assert!(*many <= few + few / 2 + 20, "{measured:?}");
     }
-    // The transaction commits: one pick reads the arrival numbers since its begin, once. A caller's
-    // enqueue does not read them.
+    // After the commit of the open transaction, one pick reads all arrival numbers since the begin
+    // of that transaction, once. A caller's enqueue does not read these numbers.
     open.batch_execute("commit").await.unwrap();
     let at_once = enqueue_at_once("a").replace("S.", &format!("{schema}."));
     assert!(pages_of(&mut meter, None, &at_once).await <= measured[0][1] * 3 / 2 + 20);
@@ -171,11 +177,11 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
 }
 
 #[tokio::test]
-async fn an_arrival_number_below_the_watermark_is_placed_when_its_transaction_commits() {
+async fn an_instance_that_commits_with_an_arrival_number_below_the_watermark_is_placed() {
     let stage = Stage::new().await;
     let slow = stage.another().await;
     stage.pass(&slow, 200).await;
-    // Another producer enqueues into the lane, and the open transaction draws another number.
+    // Another caller enqueues into the lane, and the open transaction draws another arrival number.
     stage.run(&stage.client, &enqueue("other")).await;
     stage.pick().await;
     stage.run(&slow, &enqueue("slower")).await;
@@ -185,7 +191,7 @@ async fn an_arrival_number_below_the_watermark_is_placed_when_its_transaction_co
     stage.run(&slow, "commit").await;
     stage.run(&stage.client, PICK).await;
     assert_eq!(stage.lane().await, "other slow slower");
-    // The watermark row does not name the transaction any more.
+    // The row of the placement watermark no longer names the transaction that has committed.
     assert_eq!(
         stage
             .number("select cardinality(open_xids)::bigint from S.placement_watermarks")
@@ -195,10 +201,10 @@ async fn an_arrival_number_below_the_watermark_is_placed_when_its_transaction_co
 }
 
 #[tokio::test]
-async fn an_enqueue_into_a_lane_is_placed_after_earlier_commits_of_its_producer_below_the_watermark()
- {
-    // With few numbers to read again the enqueue places both instances; with many it draws an
-    // arrival number and leaves the placement to the next pick.
+async fn an_enqueue_gets_a_lane_position_after_earlier_commits_of_its_producer_below_the_watermark()
+{
+    // If an enqueue has few arrival numbers to read again, it places both instances. If there are
+    // many, the enqueue only draws an arrival number and leaves the placement to the next pick.
     for (more, at_once) in [(200, "slow next"), (5_000, "")] {
         let stage = Stage::new().await;
         let slow = stage.another().await;
@@ -212,7 +218,7 @@ async fn an_enqueue_into_a_lane_is_placed_after_earlier_commits_of_its_producer_
 }
 
 #[tokio::test]
-async fn the_watermark_does_not_pass_arrival_numbers_of_transactions_younger_than_the_pick() {
+async fn a_pick_does_not_move_the_watermark_past_arrival_numbers_of_younger_transactions() {
     let stage = Stage::new().await;
     let (slow, picker) = (stage.another().await, stage.another().await);
     stage
@@ -221,8 +227,8 @@ async fn the_watermark_does_not_pass_arrival_numbers_of_transactions_younger_tha
     stage
         .run(&slow, &format!("begin; {}; {}", enqueue("slow"), draw(200)))
         .await;
-    // A pick reads the largest number drawn. The transaction that drew it has a larger id than the
-    // transaction of the pick.
+    // A pick reads the largest arrival number drawn. The transaction that drew this number has a
+    // larger id than the transaction of the pick.
     stage.run(&picker, &format!("{PICK}; commit")).await;
     stage.pick().await;
     stage.run(&slow, "commit").await;
@@ -231,7 +237,8 @@ async fn the_watermark_does_not_pass_arrival_numbers_of_transactions_younger_tha
 }
 
 #[tokio::test]
-async fn an_instance_that_is_locked_when_its_transaction_has_committed_is_placed_later() {
+async fn placement_skips_an_instance_with_a_locked_row_and_places_it_in_order_once_it_is_unlocked()
+{
     let stage = Stage::new().await;
     let (slow, holder) = (stage.another().await, stage.another().await);
     stage.pass(&slow, 200).await;
@@ -252,7 +259,7 @@ async fn an_instance_that_is_locked_when_its_transaction_has_committed_is_placed
 }
 
 #[tokio::test]
-async fn a_repair_places_instances_below_the_watermark() {
+async fn a_repair_places_instances_with_arrival_numbers_below_the_watermark() {
     let stage = Stage::new().await;
     stage.run(&stage.client, &draw(200)).await;
     stage.pick().await;
@@ -270,11 +277,12 @@ async fn a_repair_places_instances_below_the_watermark() {
 }
 
 #[tokio::test]
-async fn a_repair_lowers_a_watermark_above_the_sequence() {
+async fn a_repair_lowers_a_placement_watermark_that_is_above_the_arrival_number_sequence() {
     let stage = Stage::new().await;
     stage.run(&stage.client, &draw(200)).await;
     stage.pick().await;
-    // A copy of the tables without their sequences looks like this.
+    // The test resets the sequence of arrival numbers, as a copy of the tables without their
+    // sequences does.
     stage
         .run(&stage.client, "select setval('S.arrival_numbers', 50)")
         .await;
@@ -287,7 +295,7 @@ async fn a_repair_lowers_a_watermark_above_the_sequence() {
 }
 
 #[tokio::test]
-async fn a_repair_creates_a_missing_watermark() {
+async fn a_repair_creates_the_row_of_a_missing_placement_watermark() {
     let stage = Stage::new().await;
     stage
         .run(

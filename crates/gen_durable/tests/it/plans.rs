@@ -1,14 +1,15 @@
-//! The plans of hot statements do not change: each uses the index that its header names, whatever
-//! the table holds, also if it was prepared while the table was empty. Costs are counted in pages,
-//! since page counts do not depend on how busy the machine is.
+//! The plans of frequent statements do not change: each statement uses the index that its header
+//! comment names, whatever the table holds, also if the statement was prepared while the table was
+//! empty. The tests count costs in pages, since page counts do not depend on how busy the computer
+//! is.
 
 use gen_durable::Pool;
 use tokio_postgres::Client;
 
 use crate::support::{apart, live, sql, sql_at};
 
-/// Returns the number of rows of each kind of ballast. Set `DURABLE_PLAN_ROWS=1000000` for the long
-/// form.
+/// Returns how many rows of each kind a test adds to fill the table. For the full size set
+/// `DURABLE_PLAN_ROWS=1000000`.
 pub(crate) fn ballast() -> i64 {
     std::env::var("DURABLE_PLAN_ROWS")
         .ok()
@@ -16,7 +17,7 @@ pub(crate) fn ballast() -> i64 {
         .unwrap_or(100_000)
 }
 
-/// Inserts `count` rows of this queue, priority, status and due time.
+/// Inserts `count` instances with this queue and priority and these further columns.
 async fn load(
     client: &Client,
     pool: &Pool,
@@ -44,7 +45,7 @@ fn pick(schema: &str, priorities: &str) -> String {
     )
 }
 
-/// Returns the statement that ends the hundred rows with these ids, as a committer does.
+/// Returns the statement with which a committer settles the instances with the ids in `$1`.
 fn settle(schema: &str) -> String {
     format!(
         "select gen_durable_settle.* from (select array_agg(id) ids, array_agg(claim_epoch) epochs, array_agg(step_seq) seqs,
@@ -56,8 +57,8 @@ fn settle(schema: &str) -> String {
     )
 }
 
-/// Returns the pages that a statement touches that returns a hundred rows. The statement is rolled
-/// back.
+/// Returns how many pages a statement touches. Asserts that the statement returns a hundred rows,
+/// and rolls it back.
 async fn pages(client: &mut Client, text: &str) -> u64 {
     pages_with(client, text, 100.0).await
 }
@@ -80,8 +81,8 @@ async fn pages_with(client: &mut Client, text: &str, rows: f64) -> u64 {
     pages
 }
 
-/// Returns the pages that a statement touches after the statement `before` has run. Both are rolled
-/// back.
+/// Returns how many pages a statement touches after the statement `before` has run. Both statements
+/// are rolled back.
 pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &str) -> u64 {
     let tx = client.transaction().await.unwrap();
     if let Some(before) = before {
@@ -100,7 +101,7 @@ pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &s
     root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap()
 }
 
-/// The result of EXPLAIN has type `json`, which the driver reads as bytes.
+/// The text of an EXPLAIN result. The result has type `json`, which the driver reads as bytes.
 pub(crate) struct Json(pub(crate) String);
 impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     fn from_sql(
@@ -114,7 +115,8 @@ impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     }
 }
 
-/// Returns the pages of the second run: the first one also pays for planning.
+/// Returns how many pages the second run of a statement touches. The first run also pays for
+/// planning.
 async fn settled_pages(client: &mut Client, text: &str) -> u64 {
     pages(client, text).await;
     pages(client, text).await
@@ -125,7 +127,7 @@ pub(crate) fn within_half(base: u64, now: u64) -> bool {
 }
 
 #[tokio::test]
-async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
+async fn a_pick_of_a_hundred_instances_costs_the_same_whatever_else_the_table_holds() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
@@ -176,8 +178,8 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
             within_half(base, now),
             "{what}: {base} pages before, {now} with {count} of them"
         );
-        // The cost before a vacuum must be of the same order: the plans do not depend on
-        // statistics.
+        // The cost of a pick before a vacuum must be of the same order as after the vacuum, because
+        // the plans do not depend on statistics.
         assert!(
             before_vacuum < base * 4 || priority == -5,
             "{what}: {before_vacuum} pages before the statistics were made, {base} alone"
@@ -186,18 +188,19 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
 }
 
 #[tokio::test]
-async fn a_plan_made_while_the_table_was_empty_still_uses_the_primary_key() {
+async fn plans_of_picks_and_commits_made_while_the_table_was_empty_still_use_indexes() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
-    // Autovacuum is off, since a vacuum would invalidate the plans.
+    // The test disables autovacuum, since a vacuum would invalidate the cached plans.
     client
         .batch_execute(&format!(
             "alter table {schema}.instances set (autovacuum_enabled = off)"
         ))
         .await
         .unwrap();
-    // Seven runs exceed the five custom plans that Postgres tries before a generic plan.
+    // Runs each statement seven times, because Postgres tries five custom plans before a generic
+    // plan.
     let (picks, settles) = (pick(&schema, "0"), settle(&schema));
     for _ in 0..7 {
         client.query(&picks, &[]).await.unwrap();
@@ -225,10 +228,11 @@ async fn a_plan_made_while_the_table_was_empty_still_uses_the_primary_key() {
     let settled = pages(&mut client, &literal).await;
     assert!(settled < 2_500, "a commit of 100 touched {settled} pages");
 
-    // The settings of the function pin the plan: without them the same statement scans the table.
+    // The settings of the SQL function pin the plan. Without these settings the same statement
+    // scans the table.
     let unpinned = format!(
         "do $$ declare f regprocedure; begin for f in select oid from pg_proc where pronamespace = '{schema}'::regnamespace
-         and proname = 'settle' loop execute 'alter function ' || f || ' reset all'; end loop; end $$"
+         and proname = '_write_step_results' loop execute 'alter function ' || f || ' reset all'; end loop; end $$"
     );
     client.batch_execute(&unpinned).await.unwrap();
     client
@@ -261,14 +265,15 @@ async fn a_plan_made_while_the_table_was_empty_still_uses_the_primary_key() {
     );
 }
 
-/// Covers every statement that reads or trims history. Each runs first while the table is empty.
+/// Covers every statement that reads or trims history. Each statement runs first while the table of
+/// histories is empty.
 #[tokio::test]
-async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories() {
+async fn reading_or_trimming_a_history_costs_the_same_whatever_the_length_of_any_history() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     load(&client, &pool, 2_000, "plan", 0, "", "").await;
-    // The worst setting of a server: a plan that is made now is kept.
+    // Uses the worst setting of a server, with which Postgres keeps a plan that it makes now.
     client
         .batch_execute("set plan_cache_mode = force_generic_plan")
         .await
@@ -287,7 +292,7 @@ async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories
         tx.query(act, &[]).await.unwrap();
         tx.rollback().await.unwrap();
     }
-    // Inserts one long history and many short ones.
+    // Inserts one long history and many short histories.
     let line = "at, attempt, status, outcome, from_step, to_step";
     client
         .batch_execute(&format!(
@@ -304,7 +309,7 @@ async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories
     for act in &acts {
         let touched = pages_with(&mut client, act, 1.0).await;
         // A trim deletes a thousand history rows, each with an index probe; the other statements
-        // touch one row, or fifty.
+        // touch one row or fifty rows.
         let most = if act.contains("_trim_history") {
             2_500
         } else {
@@ -323,9 +328,9 @@ async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories
 }
 
 /// Measures the statement that commits and writes history. A commit without history uses another
-/// statement, which the tests above measure.
+/// statement, which other tests of this file measure.
 #[tokio::test]
-async fn the_cost_of_a_commit_with_history_does_not_depend_on_existing_history() {
+async fn a_commit_that_writes_history_costs_the_same_however_much_history_exists() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
@@ -362,7 +367,8 @@ async fn the_cost_of_a_commit_with_history_does_not_depend_on_existing_history()
         .fold(with_history, |text, (n, value)| {
             text.replace(&format!("${}", n + 1), value)
         });
-    // The constraint that an executing row names its worker does not matter for this measurement.
+    // Drops the constraint that an executing row names its worker, since the constraint does not
+    // matter for this measurement.
     client
         .batch_execute(&format!(
             "alter table {schema}.instances drop constraint instances_executing_has_worker"
@@ -386,9 +392,9 @@ async fn the_cost_of_a_commit_with_history_does_not_depend_on_existing_history()
 }
 
 #[tokio::test]
-async fn functions_with_pinned_plans_disable_jit() {
+async fn sql_functions_with_pinned_plans_disable_jit() {
     // A plan that cannot avoid a disabled scan type has an enormous estimated cost. JIT would
-    // compile it, which takes a tenth of a second each time.
+    // compile such a plan, which takes a tenth of a second each time.
     let pool = live().await;
     let compiled = format!(
         "select string_agg(p.proname, ', ') from pg_proc p

@@ -1,6 +1,6 @@
 //! A long lane and a long queue for one partition key add no cost to other instances, counted in
 //! pages. This holds also while a transaction keeps an old snapshot, for which Postgres must keep
-//! every row version since.
+//! all newer row versions too.
 
 use gen_durable::Pool;
 use gen_durable_postgres::Options;
@@ -15,7 +15,7 @@ const WORKER: &str = "00000000-0000-0000-0000-00000000000c";
 
 /// Inserts a hundred lanes, each with an executing head and two queued instances; a hundred
 /// partitions, each with an executing holder and two waiting instances; and runnable instances
-/// without either.
+/// without a lane or a partition key.
 async fn stage(client: &Client, schema: &str) {
     let text = format!(
         "insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
@@ -38,7 +38,7 @@ async fn stage(client: &Client, schema: &str) {
 }
 
 /// Fills a long lane and a long queue for a partition key, with the enqueue and placement functions
-/// of production, and runs some instances of each to their end.
+/// of production, and settles some instances of the lane and of the partition key.
 async fn load(client: &Client, schema: &str, rows: i64) {
     let entries = |key: &str, count: i64| {
         format!(
@@ -87,8 +87,8 @@ async fn load(client: &Client, schema: &str, rows: i64) {
     }
 }
 
-/// Returns the statement that ends the instances that this worker runs. It names them by id: the
-/// search for them may be expensive, and is not measured.
+/// Returns the statement that settles the instances that this worker runs. The statement names the
+/// instances by id, because the search for them may be expensive and is not measured.
 async fn settle(client: &Client, schema: &str, which: &str) -> String {
     let text = format!(
         "select array_agg(id order by id)::text, array_agg(claim_epoch order by id)::text, array_agg(step_seq order by id)::text,
@@ -122,7 +122,7 @@ fn enqueue(schema: &str, key: &str, of: &str) -> String {
     )
 }
 
-/// Returns the pages that each act touches: (name, pages).
+/// Returns the name of each measured statement, with the number of pages that it touches.
 async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static str, u64)> {
     let (lane, key) = (
         enqueue(schema, "lane", of),
@@ -167,8 +167,8 @@ async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static s
     commits_raise_floors(client, schema, NEVER).await;
     let mut measured = Vec::new();
     for (name, text, before) in acts {
-        // Measures the second run: the first one also pays for planning, and for marking dead index
-        // entries.
+        // Measures the second run of the statement, because the first run also pays for planning
+        // and for marking dead index entries.
         pages_of(client, before.as_deref(), &text).await;
         measured.push((name, pages_of(client, before.as_deref(), &text).await));
     }
@@ -176,8 +176,8 @@ async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static s
     measured
 }
 
-/// Sets which commits raise the partition cursors and the lane floors. In production it is one in
-/// so many, chosen by the row; a commit that is measured raises none.
+/// Sets which commits raise the partition cursors and the lane floors. In production a small share
+/// of the commits does so, chosen by the row. A commit that the test measures raises none.
 async fn commits_raise_floors(client: &Client, schema: &str, when: &str) {
     let text = format!(
         "create or replace function {schema}._one_in(p_n int, p_number bigint) returns boolean
@@ -211,7 +211,7 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
     }
     load(&client, &schema, ballast()).await;
     if !old_snapshot {
-        for table in ["instances", "lanes", "turns"] {
+        for table in ["instances", "lanes", "partition_cursors"] {
             client
                 .batch_execute(&format!("vacuum analyze {schema}.{table}"))
                 .await
@@ -225,9 +225,10 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
         println!(
             "{name}: {base} pages, {now} with a long lane and partition (old snapshot: {old_snapshot})"
         );
-        // Under an old snapshot, a thousand instances have been holder of the hot partition since.
-        // The unique index of partition holders keeps an entry for each. The search for the next
-        // instance begins at the partition cursor; without it, this would be 4,000 pages.
+        // Since the old snapshot, a thousand instances have held the hot partition key. The unique
+        // index of partition holders keeps an entry for each of them. The search for the next
+        // instance begins at the partition cursor; without the cursor the search would read 4,000
+        // pages.
         let own = name.contains("a step result in the lane") && *now < base + 2_000;
         if !within_half(*base, *now) && !own {
             wrong.push(format!(
@@ -239,10 +240,10 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
 }
 
 #[tokio::test]
-async fn a_long_lane_and_a_hot_partition_add_no_cost_even_under_an_old_snapshot() {
+async fn a_long_lane_and_a_hot_partition_key_add_no_cost_even_while_an_old_snapshot_is_open() {
     // The test has a Postgres server of its own: a snapshot that another test keeps in the same
-    // database would keep dead row versions here too, and the snapshot of this test would do so for
-    // other tests.
+    // database would keep dead row versions in the tables of this test, and the snapshot of this
+    // test would keep those of other tests.
     let start = || {
         Options::for_tests()
             .fsync(false)
@@ -260,10 +261,10 @@ async fn a_long_lane_and_a_hot_partition_add_no_cost_even_under_an_old_snapshot(
     }
 }
 
-/// Most of the time no instance is in a lane, and the statistics say so. Plans that were made by
-/// those statistics must be good also when lanes are full.
+/// Most of the time no instance is in a lane, and the statistics say so. Plans that Postgres made
+/// from those statistics must stay cheap when lanes are full.
 #[tokio::test]
-async fn plans_made_while_all_lanes_were_empty_stay_good() {
+async fn plans_made_while_all_lanes_were_empty_stay_cheap_when_lanes_are_full() {
     let start = || {
         Options::for_tests()
             .fsync(false)
@@ -350,7 +351,7 @@ async fn plans_made_while_all_lanes_were_empty_stay_good() {
 /// The placement of an instance costs the same with many partition keys as with few, however many
 /// partition cursors exist.
 #[tokio::test]
-async fn placement_costs_the_same_with_many_partition_keys_as_with_few() {
+async fn placement_of_an_instance_costs_the_same_with_many_partition_keys_as_with_few() {
     let start = || {
         Options::for_tests()
             .fsync(false)
@@ -370,10 +371,10 @@ async fn placement_costs_the_same_with_many_partition_keys_as_with_few() {
         let busy = format!(
             "insert into {schema}.instances (machine, step, state, status, claim_epoch, locked_by, partition_key)
              select 'plan', 'run', '{{}}', 'executing', 1, '{WORKER}', 'key ' || k from generate_series(1, {keys}) k;
-             insert into {schema}.turns (tenant, key, priority, at, id)
+             insert into {schema}.partition_cursors (tenant, key, priority, at, id)
              select '', partition_key, 0, eligible_at, id from {schema}.instances;
              insert into {schema}.instances (machine, step, state, partition_key, partition_waiting, arrival_no)
-             select 'plan', 'run', '{{}}', 'key ' || k, true, nextval('{schema}.arrivals') from generate_series(1, {keys}) k"
+             select 'plan', 'run', '{{}}', 'key ' || k, true, nextval('{schema}.arrival_numbers') from generate_series(1, {keys}) k"
         );
         client.batch_execute(&busy).await.unwrap();
         client

@@ -1,5 +1,5 @@
-//! The collector reads only rows that it deletes, and not rows that are kept. Costs are counted in
-//! pages.
+//! The collector deletes settled instances when their retention is over. It reads only rows that it
+//! deletes, and not rows that are kept. The tests count costs in pages.
 
 use tokio_postgres::Client;
 
@@ -8,17 +8,18 @@ use crate::{
     support::{apart, sql_at},
 };
 
-/// The number of rows that the collector reads as one page.
+/// The number of instances that the collector reads in one call.
 const PAGE: i64 = 1_000;
-/// Pages touched per deleted row: its entry in `instances_settled`, its parent, its lock, its
-/// deletion, its history and its signals.
+/// The maximum number of pages touched per deleted instance: its entry in the index
+/// `instances_settled`, its parent, its lock, its deletion, its history and its signals.
 const PAGES_PER_ROW: u64 = 40;
 
 fn collect(schema: &str) -> String {
     format!("select * from {schema}._collect(86400, 86400, 600, {PAGE})")
 }
 
-/// Calls the collector once. Returns how many instances it deleted, and whether a page was full.
+/// Calls the collector once. Returns how many instances the collector deleted, and whether it read
+/// a full page.
 async fn collected(client: &Client, schema: &str) -> (i64, bool) {
     let row = client.query_one(&collect(schema), &[]).await.unwrap();
     (row.get(0), row.get(1))
@@ -43,11 +44,11 @@ async fn settled(client: &Client, schema: &str, rows: i64, parent: &str) {
 }
 
 #[tokio::test]
-async fn deleting_instances_reads_no_signals_of_others() {
+async fn the_deletion_of_settled_instances_reads_no_signals_of_live_instances() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
-    // Live instances have consumed signals, which are kept for their dedup keys.
+    // The test inserts live instances with consumed signals, which are kept for their dedup keys.
     let live = format!(
         "insert into {schema}.instances (machine, step, state, status, awaits)
          select 'actor', 'run', '{{}}', 'awaiting_signal', array['x'] from generate_series(1, 1000);
@@ -87,7 +88,7 @@ async fn deleting_instances_reads_no_signals_of_others() {
 }
 
 #[tokio::test]
-async fn a_page_of_a_backlog_of_children_costs_the_same_whatever_else_the_table_holds() {
+async fn deleting_a_page_of_settled_children_does_not_read_the_whole_table_of_instances() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
@@ -100,7 +101,8 @@ async fn a_page_of_a_backlog_of_children_costs_the_same_whatever_else_the_table_
         client.batch_execute(&text).await.unwrap();
     };
     live(1).await;
-    // The children belong to a spawn that their parent has joined: it has spawned again since.
+    // The children belong to a spawn that their parent has joined: the parent has spawned again
+    // since.
     settled(&client, &schema, 5 * PAGE, "1, 0").await;
     let moved_on = format!(
         "update {schema}.instances set join_generation = 1 where id = 1; analyze {schema}.instances"
@@ -122,7 +124,7 @@ async fn a_page_of_a_backlog_of_children_costs_the_same_whatever_else_the_table_
 }
 
 #[tokio::test]
-async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
+async fn the_collector_reads_children_that_a_live_parent_may_still_join_once_per_pass() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
@@ -133,7 +135,8 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
     client.batch_execute(&parent).await.unwrap();
     let children = ballast() / 10;
     settled(&client, &schema, children, "1, 1").await;
-    // More children than a page settle at the same time: the cursor passes them too.
+    // The test sets more children than fit in one page to the same time of settlement: the cursor
+    // of the collector must pass these children too.
     let same = format!(
         "update {schema}.instances set settled_at = statement_timestamp() - interval '3 d' where id <= 3001 and id > 1"
     );
@@ -162,7 +165,7 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
         touched < 500,
         "with nothing new to delete, the collector touched {touched} pages"
     );
-    // The parent settles, and the next pass deletes its children.
+    // The parent settles, and the next pass of the collector deletes its children.
     let ends = format!(
         "update {schema}.instances set status = 'done', settled_at = statement_timestamp(), children_pending = 0 where id = 1;
          update {schema}.collect_cursors set pass_began_at = pass_began_at - interval '1 d'"

@@ -1,11 +1,15 @@
-//! One step result that Postgres refuses, in the middle of a batch: only its own step fails.
+//! Tests of batches of step results in which Postgres refuses one result: only the step of that
+//! result fails.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
 };
 
-use gen_durable::{Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, next, retry_after, sleep, fail};
+use gen_durable::{
+    Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, fail, next,
+    retry_after, sleep,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, watch};
@@ -15,8 +19,8 @@ use crate::wire::{
     stage::{LONG, Stage},
 };
 
-/// An unpaired surrogate, and a number that exceeds the range of `numeric`. Both are JSON by its
-/// grammar, and Postgres refuses both.
+/// An unpaired surrogate, and a number that exceeds the range of `numeric`. Both are valid by the
+/// grammar of JSON, and Postgres refuses both.
 const SURROGATE: &str = r#""\ud800""#;
 const HUGE: &str = "1e999999";
 
@@ -35,7 +39,7 @@ enum Refused {
     SleepingState,
     RetriedState,
     Transaction,
-    /// The output of the step and the outcome of its handler are refused.
+    /// Postgres refuses both the output of the step and the outcome of its handler.
     OutputAndHandler,
 }
 
@@ -59,7 +63,7 @@ struct App {
     /// The number of runs of each step, and the failures that handlers received, by instance.
     runs: Arc<Mutex<HashMap<i64, usize>>>,
     failures: Arc<Mutex<HashMap<i64, Vec<String>>>>,
-    /// All steps wait at this gate, so that they end together.
+    /// All steps wait at this gate, so that they end at the same time.
     gate: watch::Sender<bool>,
     ended: Arc<Semaphore>,
 }
@@ -146,8 +150,8 @@ async fn flush_together(poisons: &[(usize, Refused, bool)]) {
         e.register::<Outcomes>().settings(settings)
     });
     engine.ready().await;
-    // The committer waits for the answer to the first result until all others are queued.
-    let busy = stage.proxy.on(".settle($1", Fault::Hold);
+    // The proxy holds the commit of the first step result until all other results are queued.
+    let busy = stage.proxy.on("._write_step_results($1", Fault::Hold);
     let new = |poison, own_handler| Outcomes {
         poison,
         kept: raw("0"),
@@ -178,8 +182,8 @@ async fn flush_together(poisons: &[(usize, Refused, bool)]) {
         )
         .await;
     app.gate.send_replace(true);
-    // Every step has ended. A task queues its result before it yields, and this thread runs all
-    // tasks.
+    // Waits until every step has ended. The task of a step queues the step result before it yields,
+    // and one thread runs all tasks, so by then all results are queued.
     let _ended = tokio::time::timeout(LONG, app.ended.acquire_many(101))
         .await
         .unwrap()
@@ -250,7 +254,7 @@ async fn flush_together(poisons: &[(usize, Refused, bool)]) {
         .iter()
         .filter(|(_, poison, _)| *poison == Refused::Transaction)
         .count();
-    let batches = stage.proxy.batches(".settle($1");
+    let batches = stage.proxy.batches("._write_step_results($1");
     assert!(
         batches.iter().any(|size| *size >= 100 - transactions),
         "the results were not in one batch: {batches:?}"
@@ -259,12 +263,12 @@ async fn flush_together(poisons: &[(usize, Refused, bool)]) {
 }
 
 #[tokio::test]
-async fn one_refused_result_of_a_hundred_fails_alone() {
+async fn one_step_result_that_postgres_refuses_in_a_batch_of_a_hundred_fails_alone() {
     flush_together(&[(37, Refused::Output, false)]).await;
 }
 
 #[tokio::test]
-async fn every_kind_of_refused_result_reaches_its_own_handler_and_no_step_runs_again() {
+async fn every_kind_of_refused_step_result_calls_the_handler_of_its_step_and_no_step_runs_again() {
     flush_together(&[
         (0, Refused::Number, true),
         (13, Refused::State, false),

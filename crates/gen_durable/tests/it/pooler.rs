@@ -1,5 +1,5 @@
-//! PgBouncer in transaction mode between the engine and Postgres: no statement may depend on the
-//! session in which it runs.
+//! Tests with PgBouncer in transaction mode between the engine and Postgres: no statement may
+//! depend on the session in which it runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,7 +7,9 @@ use std::{
     str::FromStr,
 };
 
-use gen_durable::{Client, Context, Job, Machine, Outcome, SECOND, Settings, StepError, done, next};
+use gen_durable::{
+    Client, Context, Job, Machine, Outcome, SECOND, Settings, StepError, done, next,
+};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::config::Host;
 
@@ -16,7 +18,7 @@ use crate::wire::{
     stage::{LONG, Stage},
 };
 
-/// A PgBouncer process on a free port. It is killed when dropped.
+/// A PgBouncer process on a free port. Dropping it kills the process.
 struct Bouncer {
     child: Child,
     port: u16,
@@ -56,7 +58,8 @@ impl Bouncer {
         let users = "\"postgres\" \"\"\n\"gen_durable_runtime\" \"\"\n";
         std::fs::write(dir.join("users.txt"), users).unwrap();
         let version = Command::new(program).arg("--version").output().unwrap();
-        // PgBouncer 1.21 and later can keep prepared statements. This test needs one that does not.
+        // PgBouncer 1.21 and later can keep prepared statements. This test needs a PgBouncer that
+        // does not keep them.
         let keeps = !String::from_utf8_lossy(&version.stdout).contains(" 1.1");
         let ini = format!(
             "[databases]\n* = host={host} port={server_port}{}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
@@ -80,8 +83,8 @@ impl Bouncer {
         if std::fs::metadata("/proc/self")
             .is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
         {
-            // PgBouncer refuses to run as root, and only the user of the server may connect to its
-            // socket.
+            // PgBouncer refuses to run as root, and only the operating system user of the Postgres
+            // server may connect to the socket of the server.
             command.args(["-u", &owner_of(Path::new(&host))]);
         }
         let child = command.spawn().unwrap();
@@ -179,7 +182,7 @@ impl Machine for Walk {
 }
 
 #[tokio::test]
-async fn everything_works_through_a_pooler_in_transaction_mode() {
+async fn engines_and_migrations_work_through_pgbouncer_in_transaction_mode() {
     let Some(program) = Bouncer::program() else {
         assert!(
             std::env::var_os("CI").is_none(),
@@ -198,7 +201,7 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
     // The test's proxy in front of PgBouncer records the protocol messages.
     let proxy = Proxy::before(Server::Tcp("127.0.0.1".into(), bouncer.port));
 
-    // Applies and reverts all migrations, in a schema of their own.
+    // Applies and reverts all migrations, in a schema that nothing else uses.
     let name = format!("{}_pooled", stage.schema());
     let config = tokio_postgres::Config::from_str(stage.lab.url()).unwrap();
     let database = config.get_dbname().unwrap_or("postgres");
@@ -223,7 +226,8 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
             .register::<Walk>()
             .settings(settings.clone())
     });
-    // A second engine with connections of its own: the statements of both run in the same sessions.
+    // Starts a second engine with connections of its own. PgBouncer runs the statements of both
+    // engines in the same server sessions.
     let second = stage.run(pool.clone(), (), |e| {
         e.register::<Double>().register::<Walk>().settings(settings)
     });
@@ -281,8 +285,8 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
     engine.stop().await;
     second.stop().await;
 
-    // The engine has detected that sessions keep no prepared statements, and prepares without a
-    // name from then on.
+    // The engine has detected that sessions keep no prepared statements, and from then on prepares
+    // statements without a name.
     let errors = proxy.errors();
     assert!(
         errors.iter().any(|code| code == "26000" || code == "42P05"),
@@ -302,9 +306,9 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
     );
 }
 
-/// Statements that would break behind a pooler must not occur in the sources.
+/// Searches the sources for statements that would break behind a pooler.
 #[test]
-fn the_sources_contain_no_session_state() {
+fn no_statement_in_the_sources_depends_on_session_state() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for dir in ["src", "schema", "migrations"] {
@@ -376,8 +380,8 @@ fn depends_on_a_session(line: &str) -> Option<&'static str> {
     if follows("declare", &["cursor"]) || follows("with", &["hold"]) {
         return Some("a cursor that outlives its transaction needs a session");
     }
-    // The settings of a function begin a line and have no semicolon. A SET statement has one, or
-    // follows a quote.
+    // In the SQL sources a setting of a function begins a line and has no semicolon. A SET
+    // statement has a semicolon, or follows a quote.
     let sets = ["\"set ", "; set "].iter().any(|text| lower.contains(text))
         || (lower.starts_with("set ") && lower.trim_end().ends_with(';'));
     let assigns = lower.contains('=') || lower.contains(" to '");
@@ -391,7 +395,7 @@ fn depends_on_a_session(line: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn the_check_for_session_state_detects_each_kind() {
+fn the_check_of_the_sources_detects_each_kind_of_session_state() {
     for bad in [
         "listen durable;",
         "connection.batch(\"LISTEN x\")",

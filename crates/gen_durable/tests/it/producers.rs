@@ -1,5 +1,6 @@
-//! Producers and lanes: a transaction that stays open after an enqueue delays no other instance,
-//! and the instances of one producer run in the order in which it enqueued them.
+//! Callers that enqueue into lanes (producers): a transaction that stays open after an enqueue
+//! delays no other instance, and the instances of one producer run in the order in which the
+//! producer enqueued them.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually};
 
-/// The entries that ran, in the order in which they began.
+/// The producer and the number of each job that ran, in the order in which the steps began.
 #[derive(Default, Clone)]
 struct Book(Arc<Mutex<Vec<(String, u64)>>>);
 
@@ -70,8 +71,8 @@ fn under_key(producer: &str, n: u64) -> Entry {
     }
 }
 
-/// Waits until the pickers have picked a few times more, so that they have acted on all rows that
-/// are visible.
+/// Waits until the pickers have picked a few times more, so that the pickers have processed all
+/// rows that are visible.
 async fn wait_for_picks(lab: &Lab<Book>) {
     let picks = || {
         lab.statements()
@@ -84,7 +85,7 @@ async fn wait_for_picks(lab: &Lab<Book>) {
 }
 
 #[tokio::test]
-async fn an_open_transaction_does_not_delay_its_lane_and_keeps_its_own_order() {
+async fn an_open_transaction_does_not_delay_its_lane_and_its_own_instances_run_in_enqueue_order() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await;
     let build = || {
@@ -98,13 +99,14 @@ async fn an_open_transaction_does_not_delay_its_lane_and_keeps_its_own_order() {
     eventually("the engines run", async || book.of("warm") == [0]).await;
 
     for round in 0..5_u64 {
-        // No other transaction writes: the transaction that has drawn a number is the youngest.
+        // No other transaction writes: the open transaction, which has drawn an arrival number, is
+        // the youngest transaction.
         let mut tx = lab.pool().begin().await.unwrap();
         lab.enqueue(in_lane("slow", round * 10))
             .within(&mut tx)
             .await
             .unwrap();
-        // Draws enough numbers to move the placement watermark.
+        // Draws enough arrival numbers to move the placement watermark.
         for n in 0..200 {
             lab.enqueue(under_key("many", n))
                 .within(&mut tx)
@@ -112,7 +114,7 @@ async fn an_open_transaction_does_not_delay_its_lane_and_keeps_its_own_order() {
                 .unwrap();
         }
         wait_for_picks(&lab).await;
-        // Other producers enqueue into the same lane, one by one and in a batch.
+        // Other callers enqueue into the same lane, one by one and in a batch.
         let name = format!("quick {round}");
         for n in 0..5 {
             let id = lab.enqueue(in_lane(&name, n)).await.unwrap().id;
@@ -178,7 +180,8 @@ async fn an_open_transaction_does_not_delay_its_lane_and_keeps_its_own_order() {
 }
 
 #[tokio::test]
-async fn an_open_transaction_does_not_hold_a_partition_key() {
+async fn an_open_transaction_with_an_enqueue_does_not_block_the_partition_key_for_other_instances()
+{
     let book = Book::default();
     let lab = Lab::new(book.clone()).await;
     let engine = Engine::builder(lab.pool().clone(), book.clone())

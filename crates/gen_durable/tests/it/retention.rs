@@ -1,6 +1,10 @@
-//! Retention: how long settled instances are kept, by their end and by their queue.
+//! Tests of retention: how long settled instances are kept, by the status in which they settled and
+//! by their queue.
 
-use gen_durable::{Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status, StepError, fatal};
+use gen_durable::{
+    Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status,
+    StepError, fatal,
+};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::ToSql;
 
@@ -8,7 +12,7 @@ use crate::support::{Running, eventually, live, sql};
 
 const LEDGER: Queue = Queue::new("ledger");
 
-/// Fails if its number is odd.
+/// A job that fails if its number is odd.
 #[derive(Serialize, Deserialize)]
 struct Even(u32);
 
@@ -25,7 +29,7 @@ impl Job for Even {
     }
 }
 
-/// Collects as an engine with these settings does.
+/// Deletes settled instances as an engine with these settings does.
 async fn collect(pool: &Pool, settings: &Settings) -> i64 {
     let text = include_str!("../../src/store/sql/collect.sql")
         .replace("gen_durable.", &format!("{}.", pool.schema()));
@@ -40,8 +44,7 @@ async fn collect(pool: &Pool, settings: &Settings) -> i64 {
 }
 
 #[tokio::test]
-async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuck_ones_until_resolved()
- {
+async fn done_instances_are_kept_one_day_failed_and_cancelled_thirty_days_and_stuck_always() {
     let lab = Lab::new(()).await.register::<Even>();
     let settings = Settings::default();
     let done = lab.enqueue(Even(2)).await.unwrap().id;
@@ -81,10 +84,10 @@ async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuc
     assert_eq!(kept().await, ["stuck"]);
 }
 
-/// The collector reads a page of settled instances and locks them with another statement. The retry
-/// commits between the two.
+/// The collector reads a page of settled instances and locks them with another statement. The
+/// operator's retry commits between the two statements.
 #[tokio::test]
-async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_kept() {
+async fn a_settled_instance_that_an_operator_retries_while_the_collector_reads_it_is_not_deleted() {
     let lab = Lab::new(()).await.register::<Even>();
     let ids = [
         lab.enqueue(Even(1)).await.unwrap().id,
@@ -93,7 +96,7 @@ async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_ke
     lab.skip(31 * DAY).await;
     let (operator, schema) = (sql().await, lab.pool().schema().to_owned());
     let text = "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-                where n.nspname = $1 and p.proname = 'collect'";
+                where n.nspname = $1 and p.proname = '_collect'";
     let collector: String = operator.query_one(text, &[&schema]).await.unwrap().get(0);
     let (lock, page) = (
         format!("pg_advisory_xact_lock(hashtext('{schema}'))"),
@@ -127,7 +130,7 @@ async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_ke
 }
 
 #[tokio::test]
-async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
+async fn an_engine_that_does_not_run_a_queue_obeys_the_retention_that_another_engine_set_for_it() {
     let pool = live().await;
     let settings = Settings {
         retention: Some(SECOND / 10),
@@ -164,7 +167,7 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
         .await;
     }
     running.stop().await;
-    // An engine that does not work that queue.
+    // Starts an engine that does not run instances of the queue `LEDGER`.
     let other = Engine::builder(pool.clone(), ())
         .register::<Even>()
         .settings(settings)
@@ -193,7 +196,7 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
 }
 
 #[tokio::test]
-async fn a_retention_without_bound_is_refused_at_the_start() {
+async fn an_unbounded_retention_is_refused_when_the_engine_is_built() {
     let pool = live().await;
     let never = Some(std::time::Duration::MAX);
     let wrong = [

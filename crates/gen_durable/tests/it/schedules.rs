@@ -1,9 +1,12 @@
-//! Schedules: each occurrence starts one instance. A schedule can be paused, resumed, changed and
-//! run by hand, and its misfire policy decides what happens to missed occurrences.
+//! Tests of schedules: each occurrence starts one instance. An operator can pause, resume, change
+//! and run a schedule, and its misfire policy decides what happens to missed occurrences.
 
 use std::time::Duration;
 
-use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Job, Lab, MINUTE, MisfirePolicy, Pool, SECOND, KeyScope, Settings, StepError, Timestamp, NewInstance};
+use gen_durable::{
+    Client, Context, Cycle, DAY, Engine, HOUR, Job, KeyScope, Lab, MINUTE, MisfirePolicy,
+    NewInstance, Pool, SECOND, Settings, StepError, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -42,7 +45,8 @@ async fn lab(cycle: Cycle) -> Lab<()> {
         .schedule("nightly", cycle, report)
 }
 
-/// Returns the instances that were started: (due, missed, by hand), in order.
+/// Returns the instances that the schedule has started, in order: due time, number of missed
+/// occurrences, and whether an operator started the instance.
 async fn reports(pool: &Pool) -> Vec<(Timestamp, u32, bool)> {
     let client = sql().await;
     let text = format!(
@@ -58,7 +62,7 @@ async fn reports(pool: &Pool) -> Vec<(Timestamp, u32, bool)> {
 }
 
 #[tokio::test]
-async fn every_occurrence_starts_one_instance_at_its_time_without_drift() {
+async fn every_occurrence_of_a_schedule_starts_one_instance_at_its_due_time_without_drift() {
     let lab = lab(every("R/PT1H")).await;
     lab.drain().await;
     let begun = lab.now().await;
@@ -84,13 +88,13 @@ async fn every_occurrence_starts_one_instance_at_its_time_without_drift() {
 }
 
 #[tokio::test]
-async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again() {
+async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again_with_a_restart() {
     let lab = lab(every("R3/PT1H")).await;
     lab.skip(DAY).await;
     assert_eq!(reports(lab.pool()).await.len(), 3);
     let info = lab.schedules().show("nightly").await.unwrap().unwrap();
     assert!(info.ended_at.is_some() && info.next.is_empty(), "{info:?}");
-    // The same code, started again.
+    // Builds an engine with the same schedule, as after a restart.
     let engine = || {
         let builder = Engine::builder(lab.pool().clone(), ()).register::<Report>();
         builder
@@ -128,7 +132,7 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again() {
     assert_eq!(reports(lab.pool()).await.len(), 3);
 }
 
-/// Moves the clock at once, as if no engine had run in between.
+/// Sets the test clock to a later time, as if no engine had run in the meantime.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
     client
@@ -141,13 +145,13 @@ async fn set_clock(lab: &Lab<()>, to: Timestamp) {
 }
 
 #[tokio::test]
-async fn missed_occurrences_follow_the_policy_of_the_schedule() {
+async fn the_misfire_policy_of_a_schedule_decides_which_missed_occurrences_start_instances() {
     for (missed, expected) in [
         (MisfirePolicy::All, vec![(1, 0), (2, 0), (3, 0)]),
         (MisfirePolicy::Latest, vec![(3, 2)]),
         (MisfirePolicy::Skip, vec![]),
     ] {
-        let lab = lab(every("R/PT1H").missed(missed)).await;
+        let lab = lab(every("R/PT1H").misfire(missed)).await;
         lab.drain().await;
         let begun = lab.now().await;
         set_clock(&lab, begun + 3 * HOUR + 30 * MINUTE).await;
@@ -167,10 +171,10 @@ async fn missed_occurrences_follow_the_policy_of_the_schedule() {
     }
 }
 
-/// Samoa skipped the 30th of December 2011: a cron expression for that day of the year had its
-/// latest occurrence a year before.
+/// The time zone of Samoa skipped the 30th of December 2011, so a cron expression for that day of
+/// the year had its latest occurrence a year before.
 #[tokio::test]
-async fn the_latest_missed_occurrence_is_found_before_a_day_that_its_zone_skipped() {
+async fn the_latest_missed_yearly_occurrence_is_a_year_earlier_if_the_time_zone_skipped_its_day() {
     let lab = lab(Cycle::cron("0 10 30 12 *", "Pacific/Apia").unwrap()).await;
     let at = |text: &str| text.parse::<Timestamp>().unwrap();
     set_clock(&lab, at("2009-06-01T00:00:00Z")).await;
@@ -183,10 +187,10 @@ async fn the_latest_missed_occurrence_is_found_before_a_day_that_its_zone_skippe
     );
 }
 
-/// A daily cron expression has no occurrence on that day, not even at the midnight at which the
-/// clock moved forward.
+/// A daily cron expression has no occurrence on the day that Samoa skipped, not even at the
+/// midnight at which the clock moved forward.
 #[tokio::test]
-async fn the_latest_missed_occurrence_of_a_daily_schedule_is_not_on_a_day_that_its_zone_skipped() {
+async fn the_latest_missed_daily_occurrence_is_not_on_a_day_that_the_time_zone_skipped() {
     let lab = lab(Cycle::cron("0 10 * * *", "Pacific/Apia").unwrap()).await;
     let at = |text: &str| text.parse::<Timestamp>().unwrap();
     set_clock(&lab, at("2011-12-27T00:00:00Z")).await;
@@ -198,8 +202,8 @@ async fn the_latest_missed_occurrence_of_a_daily_schedule_is_not_on_a_day_that_i
 }
 
 #[tokio::test]
-async fn an_occurrence_that_is_a_little_late_is_not_skipped() {
-    let lab = lab(every("R/PT1H").missed(MisfirePolicy::Skip)).await;
+async fn an_occurrence_that_is_a_little_late_starts_its_instance_even_with_the_skip_policy() {
+    let lab = lab(every("R/PT1H").misfire(MisfirePolicy::Skip)).await;
     lab.drain().await;
     let begun = lab.now().await;
     set_clock(&lab, begun + HOUR + 59 * SECOND).await;
@@ -208,7 +212,7 @@ async fn an_occurrence_that_is_a_little_late_is_not_skipped() {
 }
 
 #[tokio::test]
-async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
+async fn an_operator_can_pause_resume_change_and_run_a_schedule() {
     let lab = lab(every("R/PT1H")).await;
     lab.drain().await;
     let (begun, schedules) = (lab.now().await, lab.schedules());
@@ -222,7 +226,7 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
         (info.paused_by.as_deref(), info.next.len()),
         (Some("me"), 0)
     );
-    // A paused schedule can be run by hand.
+    // An operator can run a paused schedule.
     schedules.run("nightly").await.unwrap();
     lab.drain().await;
     assert_eq!(
@@ -253,8 +257,8 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
         ),
         ("R/PT10M", "R/PT1H", Some("me"), "all")
     );
-    // The cycle is set again at the very time of its last occurrence: that occurrence does not
-    // repeat, and the next one follows.
+    // An operator sets the cycle again at the very time of its last occurrence. That occurrence
+    // does not repeat, and the next one follows.
     let now = lab.now().await;
     schedules
         .set("nightly", every(&format!("R/{now}/PT10M")), None, "me")
@@ -304,7 +308,7 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
 }
 
 #[tokio::test]
-async fn a_cycle_set_by_an_operator_holds_until_the_cycle_in_the_code_changes() {
+async fn a_cycle_that_an_operator_set_stays_in_force_until_the_cycle_in_the_code_changes() {
     let pool = live().await;
     let schedules = Client::new(pool.clone()).schedules();
     let start = async |cycle: &str| {
@@ -351,8 +355,8 @@ async fn a_cycle_set_by_an_operator_holds_until_the_cycle_in_the_code_changes() 
     assert_eq!((listed.len(), listed[0].served), (1, false));
 }
 
-/// Starts an engine with this cycle, waits until it has registered the schedule several times, and
-/// stops it. Returns the schedule in force.
+/// Starts an engine with this cycle, waits until the engine has registered the schedule several
+/// times, and stops the engine. Returns the schedule in force.
 async fn registered_by(lab: &Lab<()>, cycle: Cycle) -> gen_durable::ScheduleInfo {
     let settings = Settings {
         reap_every: SECOND / 50,
@@ -379,13 +383,13 @@ async fn registered_by(lab: &Lab<()>, cycle: Cycle) -> gen_durable::ScheduleInfo
 }
 
 #[tokio::test]
-async fn an_older_build_that_restarts_does_not_revert_a_newer_cycle() {
+async fn a_restart_of_an_older_build_does_not_revert_the_cycle_that_a_newer_build_registered() {
     let lab = Lab::new(()).await;
     let (old, new) = (|| every("R/PT24H"), || every("R/PT12H"));
     registered_by(&lab, old()).await;
     let begun = lab.now().await;
     assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT12H");
-    // Two builds alternate for a day: the anchor stays, and the occurrence takes place.
+    // The two builds alternate. The anchor of the schedule stays, and so does its next occurrence.
     for minutes in 1..=4 {
         set_clock(&lab, begun + minutes * 2 * MINUTE).await;
         assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
@@ -395,19 +399,19 @@ async fn an_older_build_that_restarts_does_not_revert_a_newer_cycle() {
             "the anchor was reset"
         );
     }
-    // A rollback: only the older build is left. Its cycle takes effect once no newer build has
-    // confirmed its own for five minutes.
+    // After a rollback only the older build runs. Its cycle takes effect when no newer build has
+    // confirmed the newer cycle for five minutes.
     assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
     set_clock(&lab, begun + HOUR).await;
     assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT24H");
-    // The replaced cycle counts as the older one now.
+    // From then on the cycle `R/PT12H`, which was replaced, counts as the older cycle.
     assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT24H");
 }
 
 #[tokio::test]
-async fn an_overdue_occurrence_survives_a_change_of_the_cycle() {
+async fn after_a_change_of_the_cycle_the_misfire_policy_still_applies_to_an_overdue_occurrence() {
     for (missed, expected) in [(MisfirePolicy::Latest, 1), (MisfirePolicy::Skip, 0)] {
-        let lab = lab(every("R/PT1H").missed(missed)).await;
+        let lab = lab(every("R/PT1H").misfire(missed)).await;
         lab.drain().await;
         let begun = lab.now().await;
         set_clock(&lab, begun + 90 * MINUTE).await;
@@ -428,12 +432,12 @@ async fn an_overdue_occurrence_survives_a_change_of_the_cycle() {
 }
 
 #[tokio::test]
-async fn a_new_policy_for_missed_occurrences_keeps_the_anchor_and_the_cycle_set_by_an_operator() {
+async fn a_new_misfire_policy_in_the_code_keeps_the_anchor_and_the_cycle_that_an_operator_set() {
     let lab = Lab::new(()).await;
     registered_by(&lab, every("R/PT24H")).await;
     let begun = lab.now().await;
     set_clock(&lab, begun + HOUR).await;
-    let info = registered_by(&lab, every("R/PT24H").missed(MisfirePolicy::All)).await;
+    let info = registered_by(&lab, every("R/PT24H").misfire(MisfirePolicy::All)).await;
     assert_eq!(
         (info.missed.as_str(), info.next[0]),
         ("all", begun + 24 * HOUR),
@@ -443,7 +447,7 @@ async fn a_new_policy_for_missed_occurrences_keeps_the_anchor_and_the_cycle_set_
         .set("nightly", every("R/PT6H"), None, "me")
         .await
         .unwrap();
-    let info = registered_by(&lab, every("R/PT24H").missed(MisfirePolicy::Skip)).await;
+    let info = registered_by(&lab, every("R/PT24H").misfire(MisfirePolicy::Skip)).await;
     assert_eq!(
         (
             info.cycle.as_str(),
@@ -455,7 +459,7 @@ async fn a_new_policy_for_missed_occurrences_keeps_the_anchor_and_the_cycle_set_
 }
 
 #[tokio::test]
-async fn many_engines_start_each_occurrence_once() {
+async fn many_concurrent_engines_start_each_occurrence_of_a_schedule_once() {
     let pool = live().await;
     let engines: Vec<Running> = (0..4)
         .map(|_| {
@@ -466,7 +470,7 @@ async fn many_engines_start_each_occurrence_once() {
             let builder = Engine::builder(pool.clone(), ())
                 .register::<Report>()
                 .settings(settings);
-            let cycle = every("R40/PT0.05S").missed(MisfirePolicy::All);
+            let cycle = every("R40/PT0.05S").misfire(MisfirePolicy::All);
             Running::start(builder.schedule("nightly", cycle, report).build().unwrap())
         })
         .collect();
@@ -505,7 +509,8 @@ async fn many_engines_start_each_occurrence_once() {
 }
 
 #[tokio::test]
-async fn a_schedule_that_cannot_start_its_instance_records_the_error_and_stops_no_other() {
+async fn a_schedule_that_cannot_start_its_instance_records_the_error_and_blocks_no_other_schedule()
+{
     let pool = live().await;
     let builder = Engine::builder(pool.clone(), ()).register::<Report>();
     let engine = builder
@@ -548,7 +553,7 @@ async fn a_schedule_that_cannot_start_its_instance_records_the_error_and_stops_n
 }
 
 #[tokio::test]
-async fn wiring_mistakes_are_found_by_the_builder() {
+async fn the_engine_builder_refuses_invalid_and_duplicate_schedules() {
     let pool = live().await;
     let builder = || Engine::builder(pool.clone(), ()).register::<Report>();
     for (engine, reason) in [
@@ -580,13 +585,17 @@ async fn wiring_mistakes_are_found_by_the_builder() {
 }
 
 #[tokio::test]
-async fn a_restarted_engine_handles_missed_occurrences_by_the_policy() {
+async fn a_restarted_engine_applies_the_misfire_policy_to_occurrences_that_it_missed() {
     let pool = live().await;
     let engine = || {
         let builder = Engine::builder(pool.clone(), ()).register::<Report>();
-        let builder = builder.schedule("all", every("R/PT1M").missed(MisfirePolicy::All), report);
+        let builder = builder.schedule("all", every("R/PT1M").misfire(MisfirePolicy::All), report);
         builder
-            .schedule("latest", every("R/PT1H").missed(MisfirePolicy::Latest), report)
+            .schedule(
+                "latest",
+                every("R/PT1H").misfire(MisfirePolicy::Latest),
+                report,
+            )
             .build()
             .unwrap()
     };

@@ -64,7 +64,7 @@ async fn objects(client: &Client, schema: &str) -> Vec<Object> {
         .collect()
 }
 
-/// Returns the objects that are in one of the schemas only, or differ.
+/// Returns the objects that only one of the two schemas has, or that differ between them.
 fn differences(one: &[Object], other: &[Object]) -> Vec<String> {
     let only_in = |here: &[Object], there: &[Object]| {
         let missing = here.iter().filter(|object| !there.contains(object));
@@ -75,7 +75,7 @@ fn differences(one: &[Object], other: &[Object]) -> Vec<String> {
     [only_in(one, other), only_in(other, one)].concat()
 }
 
-/// Installs the files of `schema/` under another name of the schema.
+/// Installs the files of `schema/` under another schema name.
 async fn install_files(client: &Client, schema: &str) {
     for (name, text) in baseline::files().unwrap() {
         let text = text
@@ -104,7 +104,8 @@ fn the_baseline_migration_is_generated_from_the_schema_files() {
     }
 }
 
-/// Drift: a migration without the change of its file in `schema/`, or the other way round.
+/// Detects a migration without the same change in a file of `schema/`, and a changed file without a
+/// migration.
 #[tokio::test]
 async fn the_migrations_and_the_schema_files_install_the_same_objects() {
     let (migrated, files) = (schema_name(), schema_name());
@@ -132,8 +133,8 @@ async fn the_migrations_and_the_schema_files_install_the_same_objects() {
     let found = differences(&expected, &objects(&client, &files).await);
     assert!(found.is_empty(), "{}", found.join("\n"));
 
-    // The comparison is able to fail: one change of each kind is found, in the schema that has it
-    // and in the other.
+    // Checks that the comparison can fail: it reports one change of each kind. It reports a changed
+    // object for both schemas, and a missing object for the schema that has it.
     for (change, kind, count) in [
         (
             "create or replace function S.clock() returns timestamptz language sql stable parallel safe
@@ -148,7 +149,7 @@ async fn the_migrations_and_the_schema_files_install_the_same_objects() {
         ("alter table S.timers drop constraint timers_have_a_state", "constraint timers.timers_have_a_state", 1),
         ("drop index S.timers_due", "index timers_due", 1),
         ("drop trigger instances_end_repeating_timers on S.instances", "trigger instances_end_repeating_timers", 1),
-        ("alter sequence S.arrival_numbers cache 20", "sequence arrivals", 2),
+        ("alter sequence S.arrival_numbers cache 20", "sequence arrival_numbers", 2),
         ("alter type S.durable_status add value 'lost'", "type durable_status", 2),
         ("delete from S.placement_lock", "rows placement_lock", 2),
     ] {

@@ -1,14 +1,17 @@
-//! Batches of signals (`signal_all`), signals that start their target (`signal_or_start`), and
-//! signals of an outbox that count once.
+//! Tests of batches of signals (`signal_all`), of signals that start their target
+//! (`signal_or_start`), and of outbox signals with a dedup key.
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Context, Delivery, Id, Job, Lab, Machine, Outcome, KeyScope, Signal, Status, StepError, SignalOrStarted, done, signal_to, wait_for};
+use gen_durable::{
+    Context, Delivery, Id, Job, KeyScope, Lab, Machine, Outcome, Signal, SignalOrStarted, Status,
+    StepError, done, signal_to, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{eventually, sql};
 
-/// Collects the numbers of its signals until it receives `Close`.
+/// A machine that collects the numbers of its signals until it receives `Close`.
 #[derive(Serialize, Deserialize, Clone)]
 struct Counter {
     key: Option<String>,
@@ -61,7 +64,7 @@ fn counter(key: &str) -> Counter {
     }
 }
 
-/// Another machine that holds a key of the same tenant.
+/// A machine of another type that holds a key of the same tenant.
 #[derive(Serialize, Deserialize)]
 struct OtherMachine;
 impl Job for OtherMachine {
@@ -77,7 +80,7 @@ impl Job for OtherMachine {
     }
 }
 
-/// Keeps its key also after it has settled.
+/// A machine that keeps its key also after it has settled.
 #[derive(Serialize, Deserialize)]
 struct KeepsKey;
 impl Job for KeepsKey {
@@ -120,9 +123,13 @@ async fn sum_of(lab: &Lab<()>, id: Id<Counter>) -> Vec<u32> {
 }
 
 /// Calls `signal_or_start` in a transaction, where the statement waits for the lock of another
-/// transaction. Outside a transaction the client sends the statement again, and it then reads what
-/// the other transaction has committed.
-async fn signal_or_start_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> SignalOrStarted<Counter> {
+/// transaction. Outside a transaction the client would send the statement again, and the repeated
+/// statement would read the rows that the other transaction has committed.
+async fn signal_or_start_in_a_transaction(
+    lab: &Lab<()>,
+    key: &str,
+    n: u32,
+) -> SignalOrStarted<Counter> {
     let mut tx = lab.pool().begin().await.unwrap();
     let answer = lab
         .signal_or_start(counter(key), Add { n })
@@ -133,7 +140,7 @@ async fn signal_or_start_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> S
     answer
 }
 
-/// Returns how many backends wait for a lock with a statement of this schema.
+/// Returns how many Postgres backends wait for a lock in a statement on this schema.
 async fn waiting(schema: &str) -> i64 {
     let text = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%' || $1 || '.%'";
     sql()
@@ -286,7 +293,7 @@ async fn signal_or_start_takes_effect_only_if_the_callers_transaction_commits() 
 }
 
 #[tokio::test]
-async fn a_refused_signal_or_start_says_why_and_starts_nothing() {
+async fn a_refused_signal_or_start_returns_the_reason_and_starts_no_instance() {
     let lab = lab().await;
     for machine in [
         Counter { key: None },
@@ -342,7 +349,7 @@ async fn a_refused_signal_or_start_says_why_and_starts_nothing() {
 }
 
 #[tokio::test]
-async fn of_two_concurrent_calls_one_starts_the_instance_and_both_signals_arrive() {
+async fn exactly_one_committed_call_of_two_concurrent_signal_or_start_calls_starts_the_instance() {
     for commits in [true, false] {
         let lab = lab().await;
         let mut tx = lab.pool().begin().await.unwrap();
@@ -372,7 +379,7 @@ async fn of_two_concurrent_calls_one_starts_the_instance_and_both_signals_arrive
 }
 
 #[tokio::test]
-async fn of_many_concurrent_calls_one_starts_the_instance_and_all_signals_arrive() {
+async fn of_many_concurrent_signal_or_start_calls_one_starts_the_instance_and_all_signals_arrive() {
     let lab = lab().await;
     for round in 0..5 {
         let key = format!("round {round}");
@@ -396,7 +403,7 @@ async fn of_many_concurrent_calls_one_starts_the_instance_and_all_signals_arrive
 }
 
 #[tokio::test]
-async fn signal_or_start_during_the_end_of_the_key_holder_starts_a_new_instance() {
+async fn signal_or_start_starts_a_new_instance_if_the_holder_of_the_key_is_cancelled_meanwhile() {
     let lab = lab().await;
     let held = lab
         .signal_or_start(counter("a"), Add { n: 1 })
@@ -421,7 +428,7 @@ async fn signal_or_start_during_the_end_of_the_key_holder_starts_a_new_instance(
 }
 
 #[tokio::test]
-async fn signal_all_is_one_statement_with_one_delivery_per_signal() {
+async fn signal_all_sends_one_statement_and_returns_one_delivery_per_signal() {
     let lab = lab().await;
     let (a, b) = (
         lab.enqueue(counter("a")).await.unwrap().id,
@@ -479,15 +486,15 @@ async fn signal_all_is_one_statement_with_one_delivery_per_signal() {
 }
 
 #[tokio::test]
-async fn two_signal_batches_in_opposite_order_do_not_deadlock() {
+async fn two_batches_of_signals_to_the_same_instances_in_opposite_order_do_not_deadlock() {
     let lab = lab().await;
     let (a, b) = (
         lab.enqueue(counter("a")).await.unwrap().id,
         lab.enqueue(counter("b")).await.unwrap().id,
     );
     let schema = lab.pool().schema().to_owned();
-    // A transaction locks the first row. A batch that locked rows in the order of its signals would
-    // hold the lock of the second row by now.
+    // A transaction locks the row of the first instance. A batch that locked rows in the order of
+    // its signals would hold the lock of the second instance by now.
     let mut holder = sql().await;
     let held = holder.transaction().await.unwrap();
     held.batch_execute(&format!(
@@ -528,7 +535,7 @@ async fn two_signal_batches_in_opposite_order_do_not_deadlock() {
 }
 
 #[tokio::test]
-async fn a_signal_by_key_during_the_end_of_the_key_holder_returns_no_target() {
+async fn a_signal_by_key_returns_no_target_if_the_holder_of_the_key_is_cancelled_meanwhile() {
     let lab = lab().await;
     let held = lab.enqueue(counter("a")).await.unwrap().id;
     let mut canceller = sql().await;
@@ -566,7 +573,8 @@ async fn a_signal_by_key_during_the_end_of_the_key_holder_returns_no_target() {
     assert_eq!(count, 0);
 }
 
-/// Signals a counter with each of its commits, by a signal with a dedup key.
+/// A machine that signals a counter with each of its two commits, both times with the same dedup
+/// key.
 #[derive(Serialize, Deserialize)]
 struct Notifier {
     to: Id<Counter>,
@@ -598,7 +606,7 @@ impl Machine for Notifier {
 }
 
 #[tokio::test]
-async fn an_outbox_signal_with_a_dedup_key_counts_once() {
+async fn an_outbox_signal_with_a_dedup_key_that_is_sent_repeatedly_counts_once() {
     let lab = lab().await.register::<Notifier>();
     let to = lab.enqueue(counter("a")).await.unwrap().id;
     let notifiers = lab

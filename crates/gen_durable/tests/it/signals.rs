@@ -1,12 +1,15 @@
 //! Waits and signals: no accepted signal is lost, no signal is delivered twice, and every wait can
 //! have a deadline.
 
-use gen_durable::{Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next, retry_after, wait_for};
+use gen_durable::{
+    Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next,
+    retry_after, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live};
 
-/// An order that waits for its payment.
+/// A machine for an order that waits for its payment.
 #[derive(Serialize, Deserialize, Debug)]
 struct Order {
     number: u32,
@@ -82,7 +85,7 @@ fn order(number: u32) -> Order {
 }
 
 #[tokio::test]
-async fn a_signal_wakes_its_instance_and_is_passed_to_the_step() {
+async fn a_signal_wakes_the_instance_that_waits_for_it_and_is_passed_to_the_next_step() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(1)).await.unwrap().id;
     lab.drain().await;
@@ -97,7 +100,7 @@ async fn a_signal_wakes_its_instance_and_is_passed_to_the_step() {
 }
 
 #[tokio::test]
-async fn a_signal_sent_before_the_wait_is_not_lost_and_one_that_is_not_awaited_does_not_wake() {
+async fn a_signal_sent_before_the_wait_ends_the_wait_and_a_signal_of_another_name_does_not() {
     #[derive(Serialize, Deserialize)]
     struct Noise;
     impl Signal for Noise {
@@ -116,7 +119,7 @@ async fn a_signal_sent_before_the_wait_is_not_lost_and_one_that_is_not_awaited_d
     assert_eq!(lab.status_of(other).await, Status::AwaitingSignal);
     lab.signal(other, Paid { amount: 1 }).await.unwrap();
     lab.drain().await;
-    // The step consumed the payment with its commit; the other signal stays in the inbox.
+    // The commit of the step consumed the signal `Paid`; the signal `Noise` stays in the inbox.
     assert_eq!(
         lab.result_of(other).await,
         Some(Ok("1 signals left".into()))
@@ -124,7 +127,7 @@ async fn a_signal_sent_before_the_wait_is_not_lost_and_one_that_is_not_awaited_d
 }
 
 #[tokio::test]
-async fn several_signals_are_collected_by_waiting_again_without_spinning() {
+async fn a_machine_that_waits_again_after_each_signal_runs_one_step_per_signal() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(Order { number: 2, want: 3 }).await.unwrap().id;
     let mut steps = lab.drain().await.steps;
@@ -137,7 +140,7 @@ async fn several_signals_are_collected_by_waiting_again_without_spinning() {
 }
 
 #[tokio::test]
-async fn a_retry_reads_the_same_signals_again() {
+async fn a_retried_step_reads_the_same_signals_again() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(13)).await.unwrap().id;
     lab.drain().await;
@@ -188,7 +191,7 @@ async fn a_signal_with_a_dedup_key_is_delivered_once_even_after_it_was_consumed(
 }
 
 #[tokio::test]
-async fn a_wait_continues_at_its_deadline_step_at_the_deadline_and_not_earlier() {
+async fn a_wait_without_a_signal_continues_at_its_deadline_step_at_the_deadline_and_not_earlier() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(4)).await.unwrap().id;
     lab.drain().await;
@@ -199,7 +202,7 @@ async fn a_wait_continues_at_its_deadline_step_at_the_deadline_and_not_earlier()
         lab.result_of(id).await,
         Some(Ok("gave up after 3 days".into()))
     );
-    // A deadline belongs to its own wait: a signal that ends the wait removes it.
+    // A deadline belongs to its own wait: a signal that ends the wait removes the deadline.
     let signalled = lab.enqueue(Order { number: 5, want: 2 }).await.unwrap().id;
     lab.drain().await;
     lab.signal(signalled, Paid { amount: 1 }).await.unwrap();
@@ -208,7 +211,8 @@ async fn a_wait_continues_at_its_deadline_step_at_the_deadline_and_not_earlier()
 }
 
 #[tokio::test]
-async fn a_key_addresses_its_holder_until_it_settles_and_then_returns_no_target() {
+async fn a_signal_by_key_reaches_the_holder_of_the_key_until_it_settles_and_then_returns_no_target()
+{
     let lab = Lab::new(()).await.register::<Order>();
     let first = lab.enqueue(order(6)).await.unwrap();
     let again = lab.enqueue(order(6)).await.unwrap();
@@ -254,7 +258,7 @@ async fn a_key_addresses_its_holder_until_it_settles_and_then_returns_no_target(
 }
 
 #[tokio::test]
-async fn a_signal_within_a_transaction_is_sent_if_and_only_if_it_commits() {
+async fn a_signal_within_a_callers_transaction_is_sent_if_and_only_if_the_transaction_commits() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(7)).await.unwrap().id;
     lab.drain().await;
@@ -280,7 +284,7 @@ async fn a_signal_within_a_transaction_is_sent_if_and_only_if_it_commits() {
 }
 
 #[tokio::test]
-async fn an_inbox_is_bounded_and_reports_when_it_is_full() {
+async fn a_signal_to_an_instance_with_a_full_inbox_returns_an_error() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab
         .enqueue(Order {
@@ -300,7 +304,7 @@ async fn an_inbox_is_bounded_and_reports_when_it_is_full() {
 }
 
 #[tokio::test]
-async fn a_running_engine_wakes_signalled_instances_and_expires_the_others() {
+async fn a_running_engine_wakes_signalled_instances_and_ends_the_waits_of_others_at_the_deadline() {
     #[derive(Serialize, Deserialize)]
     struct Brief;
     #[derive(Serialize, Deserialize, Default)]
@@ -351,7 +355,7 @@ async fn a_running_engine_wakes_signalled_instances_and_expires_the_others() {
 }
 
 #[tokio::test]
-async fn a_cancel_settles_a_waiting_instance_and_a_second_cancel_is_too_late() {
+async fn a_cancel_settles_a_waiting_instance_and_a_second_cancel_changes_nothing() {
     let lab = Lab::new(()).await.register::<Order>();
     let waiting = lab.enqueue(order(9)).await.unwrap().id;
     lab.drain().await;
@@ -382,7 +386,7 @@ async fn a_cancel_settles_a_waiting_instance_and_a_second_cancel_is_too_late() {
 }
 
 #[tokio::test]
-async fn the_result_of_a_step_that_was_cancelled_while_it_ran_is_discarded() {
+async fn the_result_of_a_step_is_discarded_if_its_instance_was_cancelled_while_the_step_ran() {
     #[derive(Serialize, Deserialize)]
     struct Slow;
     #[derive(Serialize, Deserialize, Default)]

@@ -31,7 +31,7 @@ fn guide(schema: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_statements_of_the_guide_do_what_it_says() {
+async fn the_statements_of_the_sql_guide_run_and_do_what_the_guide_says() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema().to_owned();
     let statements = guide(&schema);
@@ -216,7 +216,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         "the events have no position before the commit"
     );
     client.batch_execute("commit").await.unwrap();
-    assert_eq!(lab.events().place("acme").await.unwrap(), 2);
+    assert_eq!(lab.events().assign_positions("acme").await.unwrap(), 2);
     let log = lab
         .events()
         .of_name("acme", "order_shipped", 0, 10)
@@ -232,8 +232,8 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     );
     assert_eq!(log[1].payload, r#"{"order": 43, "parcel": "P-8"}"#);
 
-    // A trigger of the caller enqueues an instance: the order and its checkout are one commit. A
-    // temporary table needs no rights.
+    // A trigger of the caller enqueues an instance: the insert of the order and the enqueue of its
+    // checkout are one commit. A temporary table needs no rights.
     client
         .batch_execute("create temporary table orders (id bigint, cents bigint)")
         .await
@@ -249,8 +249,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         ))
         .await
         .unwrap();
-    let count =
-        format!("select count(*) from {schema}.instances where key = 'order:77'");
+    let count = format!("select count(*) from {schema}.instances where key = 'order:77'");
     client
         .batch_execute("begin; insert into orders values (77, 5); rollback")
         .await
@@ -305,7 +304,7 @@ async fn caller(schema: &str) -> tokio_postgres::Client {
 }
 
 #[tokio::test]
-async fn a_caller_with_the_rights_that_the_guide_names_can_call_the_sql_api() {
+async fn a_role_with_exactly_the_rights_that_the_sql_guide_names_can_call_the_sql_api() {
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let caller = caller(&schema).await;
@@ -403,7 +402,8 @@ async fn sql_calls_with_invalid_values_are_refused_with_an_sqlstate() {
 async fn an_entry_of_enqueue_all_may_name_a_lane_and_a_partition_key() {
     let lab = Lab::new(()).await;
     let (client, schema) = (crate::support::sql().await, lab.pool().schema().to_owned());
-    // A batch with a key runs through another statement of the function.
+    // `enqueue_all` uses another statement for a batch in which an entry has a key, so the test
+    // calls it with and without a key.
     for key in ["", r#", "key": "k""#] {
         let entries = format!(
             r#"[{{"machine": "deploy", "step": "run", "state": 1, "lane": "server:7", "lane_blocks": true{key}}},
@@ -422,7 +422,11 @@ async fn an_entry_of_enqueue_all_may_name_a_lane_and_a_partition_key() {
             (Some("server:7"), true, Status::Queued)
         );
         assert_eq!(
-            (call.partition_key.as_deref(), call.partition_waiting, call.status),
+            (
+                call.partition_key.as_deref(),
+                call.partition_waiting,
+                call.status
+            ),
             (Some("account:7"), true, Status::Runnable)
         );
         assert!(deploy.arrival_no < call.arrival_no);

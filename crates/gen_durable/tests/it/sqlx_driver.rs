@@ -1,12 +1,15 @@
-//! Transactions of the `sqlx` driver, of a caller and of a step: the same calls, sent by another
-//! driver.
+//! Client calls and step results in transactions of the `sqlx` driver, which a caller or a step has
+//! begun.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
-use gen_durable::{Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status, NewInstance, done, next, fail, wait_for};
+use gen_durable::{
+    Client, Context, Engine, Event, Failure, Lab, Machine, NewInstance, Outcome, Policy, SECOND,
+    Signal, Status, done, fail, next, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, Executor, PgConnection, PgPool, Row, postgres::PgPoolOptions};
 use tokio::sync::Notify;
@@ -89,7 +92,7 @@ impl Machine for Order {
 }
 
 #[tokio::test]
-async fn calls_run_in_a_callers_transaction_and_are_rolled_back_with_it() {
+async fn client_calls_in_a_callers_sqlx_transaction_are_rolled_back_with_it() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let count = async || {
@@ -189,7 +192,7 @@ impl Event for Sold {
 }
 
 #[tokio::test]
-async fn events_are_recorded_in_a_callers_transaction_and_are_rolled_back_with_it() {
+async fn events_recorded_in_a_callers_sqlx_transaction_are_rolled_back_with_it() {
     let lab = Lab::new(()).await;
     let pool = pool().await;
     let mut tx = pool.begin().await.unwrap();
@@ -208,7 +211,7 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_rolled_back_with_i
         .within(&mut tx)
         .await
         .unwrap();
-    // The transaction is open, and delays no other append.
+    // The caller's transaction is still open, and it does not delay an append of another caller.
     assert_eq!(lab.record("acme", Sold { cents: 0 }).await.unwrap(), 1);
     let before = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
     assert_eq!(
@@ -217,7 +220,7 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_rolled_back_with_i
         "the events are not visible before the commit"
     );
     tx.commit().await.unwrap();
-    assert_eq!(lab.events().place("acme").await.unwrap(), 101);
+    assert_eq!(lab.events().assign_positions("acme").await.unwrap(), 101);
     let log = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
     assert_eq!(
         log.iter().map(|sold| sold.position).collect::<Vec<_>>(),
@@ -240,7 +243,7 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_rolled_back_with_i
 }
 
 #[tokio::test]
-async fn calls_run_on_a_connection_and_on_a_pooled_connection() {
+async fn client_calls_run_on_a_sqlx_connection_and_on_a_pooled_sqlx_connection() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let mut pooled = pool.acquire().await.unwrap();
@@ -275,7 +278,7 @@ async fn calls_run_on_a_connection_and_on_a_pooled_connection() {
 }
 
 #[tokio::test]
-async fn invalid_values_are_refused_before_the_callers_transaction_is_used() {
+async fn invalid_values_are_refused_before_a_statement_is_sent_in_the_callers_transaction() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let mut tx = pool.begin().await.unwrap();
@@ -304,7 +307,8 @@ async fn invalid_values_are_refused_before_the_callers_transaction_is_used() {
     assert!(lab.inspect().counts().await.unwrap().is_empty());
 }
 
-/// Writes in a transaction of its own from the host's pool, and commits its step result with it.
+/// A job that writes in a transaction of its own from the host's pool, and commits its step result
+/// in that transaction.
 #[derive(Serialize, Deserialize)]
 struct Writer {
     ledger: String,
@@ -314,12 +318,12 @@ struct Writer {
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
 enum Way {
     Plain,
-    /// Waits for a signal and enqueues an instance: a step result with effects.
+    /// The step waits for a signal and enqueues an instance, so its step result has effects.
     WithEffects,
     FailsOnce,
-    /// Writes a duplicate, so that the commit is refused.
+    /// The step writes a duplicate, so that Postgres refuses the commit.
     Refused,
-    /// Waits until the test notifies it.
+    /// The step waits until the test notifies it.
     Held,
 }
 
@@ -411,7 +415,7 @@ async fn host() -> Arc<Host> {
 }
 
 #[tokio::test]
-async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
+async fn a_step_commits_its_result_in_its_own_transaction_from_the_sqlx_pool_of_the_host() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
     let engine = Engine::builder(pool.clone(), host.clone())
@@ -465,7 +469,7 @@ async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
 }
 
 #[tokio::test]
-async fn a_refused_commit_of_a_steps_own_transaction_calls_the_handler() {
+async fn a_refused_commit_of_a_steps_own_transaction_calls_the_handler_of_the_machine() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
     let engine = Engine::builder(pool.clone(), host.clone())
@@ -497,7 +501,7 @@ async fn a_refused_commit_of_a_steps_own_transaction_calls_the_handler() {
 }
 
 #[tokio::test]
-async fn a_step_that_lost_its_claim_rolls_back_its_own_transaction() {
+async fn the_own_transaction_of_a_step_that_lost_its_claim_is_rolled_back() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
     let engine = Engine::builder(pool.clone(), host.clone())
@@ -540,7 +544,7 @@ async fn a_step_that_lost_its_claim_rolls_back_its_own_transaction() {
 }
 
 #[tokio::test]
-async fn a_pool_without_rights_is_refused_and_the_handler_is_called() {
+async fn a_step_with_a_sqlx_pool_that_lacks_write_rights_fails_and_writes_nothing() {
     let lab = Lab::new(()).await;
     let ledger = ledger(lab.pool().schema()).await;
     let options: sqlx::postgres::PgConnectOptions = url().parse().unwrap();

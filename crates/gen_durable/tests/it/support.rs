@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Engine, Pool, RunningEngine, HistoryEntry, Timestamp};
+use gen_durable::{Client, Engine, HistoryEntry, Pool, RunningEngine, Timestamp};
 
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
-/// The deadline of every wait in a test. It is generous, since the cores may be busy with other
-/// work.
+/// The deadline of every wait in a test. The deadline is long, since the processor may be busy with
+/// other work.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Returns the URL of the database of this test run.
@@ -28,7 +28,7 @@ pub(crate) fn schema_name() -> String {
     )
 }
 
-/// Creates and migrates a schema of its own, with the clock of production.
+/// Creates and migrates a new schema that uses the real clock.
 pub(crate) async fn live() -> Pool {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     pool.migrate().await.unwrap();
@@ -51,7 +51,7 @@ pub(crate) async fn apart() -> (Pool, String) {
     (pool, url)
 }
 
-/// Opens a connection to that server.
+/// Opens a connection to the server at this URL.
 pub(crate) async fn sql_at(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
         .await
@@ -104,7 +104,7 @@ pub(crate) fn in_words(line: &HistoryEntry) -> String {
     words
 }
 
-/// Returns the whole history as text.
+/// Returns the whole history of an instance as text.
 pub(crate) async fn told(client: &Client, id: i64) -> Vec<String> {
     history(client, id).await.iter().map(in_words).collect()
 }

@@ -1,9 +1,13 @@
-//! Sleeps, deadlines and repeating timers of waits: none fires early, none is lost, none fires
+//! Sleeps, deadlines and repeating timers of waits: none of them fires early, is lost or fires
 //! twice.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, MisfirePolicy, Outcome, Period, SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, TimerSelection, NewInstance, done, sleep, sleep_until, spawn, fail, wait_for};
+use gen_durable::{
+    Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, MisfirePolicy,
+    NewInstance, Outcome, Period, SECOND, Settings, Signal, Status, StepError, TimerFilter,
+    TimerSelection, Timestamp, done, fail, sleep, sleep_until, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -65,7 +69,7 @@ impl Machine for Patient {
                     give_up,
                 } => {
                     let cycle: Cycle = cycle.parse()?;
-                    let cycle = cycle.missed(MisfirePolicy::named(&missed).unwrap());
+                    let cycle = cycle.misfire(MisfirePolicy::named(&missed).unwrap());
                     let wait = wait_for::<Reply>()
                         .then(Step::Received)
                         .repeat(cycle, remind());
@@ -154,7 +158,7 @@ async fn reminders(lab: &Lab<()>) -> i64 {
 }
 
 #[tokio::test]
-async fn a_sleep_ends_at_its_date_and_at_once_if_the_date_is_past() {
+async fn a_sleep_until_a_date_ends_at_that_date_or_at_once_if_the_date_is_past() {
     let lab = lab().await;
     let now = lab.now().await;
     let id = begun(&lab, Behaviour::SleepUntil(now + 90 * MINUTE)).await;
@@ -171,7 +175,7 @@ async fn a_sleep_ends_at_its_date_and_at_once_if_the_date_is_past() {
 }
 
 #[tokio::test]
-async fn a_sleep_for_a_period_follows_the_calendar_of_its_zone() {
+async fn a_sleep_for_a_calendar_period_ends_by_the_calendar_of_its_time_zone() {
     let lab = lab().await;
     let id = begun(&lab, Behaviour::SleepPeriod("P1M[Europe/Madrid]".into())).await;
     let now = lab.now().await;
@@ -191,7 +195,7 @@ async fn a_sleep_for_a_period_follows_the_calendar_of_its_zone() {
 }
 
 #[tokio::test]
-async fn a_wait_expires_at_its_date_and_at_once_if_the_date_is_past() {
+async fn a_wait_with_a_deadline_date_expires_at_that_date_or_at_once_if_the_date_is_past() {
     let lab = lab().await;
     let due = lab.now().await + DAY;
     let id = begun(&lab, Behaviour::WaitUntil(due.to_string())).await;
@@ -205,7 +209,7 @@ async fn a_wait_expires_at_its_date_and_at_once_if_the_date_is_past() {
 }
 
 #[tokio::test]
-async fn a_repeating_timer_of_a_wait_fires_at_its_times_and_ends_with_its_count() {
+async fn a_repeating_timer_of_a_wait_fires_at_each_due_time_and_ends_after_its_count() {
     let lab = lab().await;
     let begun_at = lab.now().await;
     let id = begun(&lab, remind("R3/PT1H")).await;
@@ -226,7 +230,7 @@ async fn a_repeating_timer_of_a_wait_fires_at_its_times_and_ends_with_its_count(
         Status::AwaitingSignal,
         "a repetition does not end the wait"
     );
-    // Each occurrence is a row of its own, and its due time does not drift.
+    // Each occurrence of the repeating timer is a row of its own, and its due time does not drift.
     let client = sql().await;
     let text = format!(
         "select due_at, remaining from {}.timers order by id",
@@ -244,9 +248,9 @@ async fn a_repeating_timer_of_a_wait_fires_at_its_times_and_ends_with_its_count(
 }
 
 #[tokio::test]
-async fn the_commit_that_ends_a_wait_cancels_its_repeating_timer() {
+async fn the_commit_that_ends_a_wait_cancels_the_repeating_timer_of_the_wait() {
     let lab = lab().await;
-    // A signal.
+    // A signal ends the wait.
     let id = begun(&lab, remind("R/PT1H")).await;
     lab.skip(2 * HOUR).await;
     lab.signal(id, Reply).await.unwrap();
@@ -255,11 +259,11 @@ async fn the_commit_that_ends_a_wait_cancels_its_repeating_timer() {
         of([("fired", 2), ("cancelled", 1)]),
         "in the commit of the signal"
     );
-    // A cancel.
+    // A cancel ends the wait.
     let id = begun(&lab, remind("R/PT1H")).await;
     assert!(lab.cancel(id, "enough").await.unwrap());
     assert_eq!(states(&lab).await["cancelled"], 2);
-    // A deadline.
+    // A deadline ends the wait.
     begun(
         &lab,
         Behaviour::Remind {
@@ -271,7 +275,7 @@ async fn the_commit_that_ends_a_wait_cancels_its_repeating_timer() {
     .await;
     lab.skip(2 * HOUR).await;
     assert_eq!(states(&lab).await, of([("fired", 3), ("cancelled", 3)]));
-    // The last child.
+    // The end of the last child ends the wait.
     let id = begun(
         &lab,
         Behaviour::Join {
@@ -288,7 +292,7 @@ async fn the_commit_that_ends_a_wait_cancels_its_repeating_timer() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_satisfied_at_once_creates_no_timer() {
+async fn a_wait_for_a_signal_that_is_in_the_inbox_already_creates_no_timer() {
     let lab = lab().await;
     let id = lab
         .enqueue(Patient {
@@ -318,7 +322,7 @@ async fn an_invalid_cycle_fails_the_step_that_used_it() {
 }
 
 #[tokio::test]
-async fn missed_occurrences_of_a_repeating_timer_follow_its_policy() {
+async fn the_misfire_policy_of_a_repeating_timer_decides_which_missed_occurrences_fire() {
     for (missed, expected) in [("latest", 1), ("all", 5), ("skip", 0)] {
         let lab = lab().await;
         begun(
@@ -330,7 +334,7 @@ async fn missed_occurrences_of_a_repeating_timer_follow_its_policy() {
             },
         )
         .await;
-        // No engine ran for five and a half hours.
+        // Sets the clock as if no engine had run for five and a half hours.
         let now = lab.now().await + 5 * HOUR + 30 * MINUTE;
         set_clock(&lab, now).await;
         lab.drain().await;
@@ -345,7 +349,7 @@ async fn missed_occurrences_of_a_repeating_timer_follow_its_policy() {
     }
 }
 
-/// Moves the clock at once, as if no engine had run in between.
+/// Sets the test clock to a later time, as if no engine had run in the meantime.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
     client
@@ -358,7 +362,7 @@ async fn set_clock(lab: &Lab<()>, to: Timestamp) {
 }
 
 #[tokio::test]
-async fn cancelling_a_timer_reports_whether_it_was_in_time_and_ends_the_repetition() {
+async fn cancelling_a_repeating_timer_ends_it_and_reports_false_if_it_has_fired_already() {
     let lab = lab().await;
     begun(&lab, remind("R/PT1H")).await;
     let first = lab.timers().next(10).await.unwrap();
@@ -386,7 +390,7 @@ async fn cancelling_a_timer_reports_whether_it_was_in_time_and_ends_the_repetiti
 }
 
 #[tokio::test]
-async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
+async fn the_list_and_the_forecast_of_timers_contain_sleeps_deadlines_and_repeating_timers() {
     let lab = lab().await;
     let now = lab.now().await;
     begun(&lab, Behaviour::SleepUntil(now + 5 * MINUTE)).await;
@@ -419,7 +423,7 @@ async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
             .collect::<Vec<_>>(),
         ["repeat"]
     );
-    let attention = lab.inspect().attention().await.unwrap();
+    let attention = lab.inspect().findings().await.unwrap();
     assert_eq!(
         (
             attention.overdue,
@@ -428,7 +432,8 @@ async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
         ),
         (1, 0, 0)
     );
-    // Reads all timers page by page, then only those that are not due, then those of one instance.
+    // Reads all timers page by page, then only timers that are not due, then the timers of one
+    // instance.
     let list = async |which, after| {
         let filter = TimerFilter {
             which,
@@ -460,7 +465,7 @@ async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
 }
 
 #[tokio::test]
-async fn ended_timers_are_collected_after_their_retention_counted_from_their_end() {
+async fn fired_and_cancelled_timers_are_deleted_when_their_retention_since_their_end_is_over() {
     let pool = live().await;
     let client = sql().await;
     let schema = pool.schema().to_owned();
@@ -512,7 +517,7 @@ async fn ended_timers_are_collected_after_their_retention_counted_from_their_end
 }
 
 #[tokio::test]
-async fn a_running_engine_fires_its_own_timers_and_those_of_a_stopped_engine() {
+async fn a_running_engine_fires_timers_that_it_or_a_stopped_engine_created() {
     let pool = live().await;
     let client = sql().await;
     let schema = pool.schema().to_owned();
@@ -546,7 +551,7 @@ async fn a_running_engine_fires_its_own_timers_and_those_of_a_stopped_engine() {
     };
     eventually("the timer repeats", async || made(3).await).await;
     running.stop().await;
-    // The timer was created by the engine that is stopped.
+    // Starts a second engine, which must fire the timer that the stopped engine created.
     let running = Running::start(build());
     eventually("the timer continues", async || made(6).await).await;
     caller.signal(wait, Reply).await.unwrap();
@@ -577,7 +582,7 @@ async fn a_running_engine_fires_its_own_timers_and_those_of_a_stopped_engine() {
 }
 
 #[tokio::test]
-async fn history_has_one_entry_for_a_deadline_and_none_for_the_repeating_timer() {
+async fn the_history_of_an_instance_has_one_entry_for_a_deadline_and_none_for_a_repeating_timer() {
     let lab = lab().await;
     let behaviour = Behaviour::Remind {
         cycle: "R/PT1H".into(),
@@ -607,14 +612,15 @@ async fn history_has_one_entry_for_a_deadline_and_none_for_the_repeating_timer()
             "stop: late > late"
         ]
     );
-    // The entry of the deadline has the time of the deadline, and no step ran for it.
+    // The entry of the deadline has the time of the deadline, and no step ran for the deadline.
     let deadline = rows.iter().find(|line| line.outcome == "deadline").unwrap();
     assert_eq!((deadline.took, deadline.status), (None, Status::Runnable));
     assert_eq!(
         deadline.at.duration_since(rows[0].at).as_secs(),
         3 * 3600 + 1800
     );
-    // Each repetition is a job of its own with its own history, and a successful job has none.
+    // Each occurrence of the repeating timer enqueues a job. A job that succeeds at once has no
+    // history.
     let jobs = format!(
         "select id from {}.instances where machine = 'remind' order by id",
         lab.pool().schema()
@@ -625,7 +631,7 @@ async fn history_has_one_entry_for_a_deadline_and_none_for_the_repeating_timer()
 }
 
 #[tokio::test]
-async fn all_deadlines_at_one_instant_are_paged_through() {
+async fn a_list_of_timers_in_pages_contains_all_deadlines_that_fall_on_one_instant() {
     let lab = lab().await;
     let count = 6_000_usize;
     let load = format!(
@@ -658,7 +664,7 @@ async fn all_deadlines_at_one_instant_are_paged_through() {
 }
 
 #[tokio::test]
-async fn a_forecast_of_any_length_succeeds() {
+async fn a_forecast_of_timers_succeeds_for_any_length_of_time() {
     let lab = lab().await;
     begun(&lab, remind("R/P1D")).await;
     for ahead in [Duration::ZERO, 2 * DAY, Duration::MAX] {

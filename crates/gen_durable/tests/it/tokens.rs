@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live};
 
-/// The idempotency keys and fencing tokens of the runs, in order.
+/// The idempotency key and the fencing token of each run of a step, in order.
 type Runs = Arc<Mutex<Vec<(String, i64)>>>;
 
 #[derive(Serialize, Deserialize, Clone, Default)]
@@ -48,7 +48,7 @@ impl Job for Charge {
     }
 }
 
-/// The same job under another name.
+/// The job `Charge` under another name.
 #[derive(Serialize, Deserialize)]
 struct Payment {}
 impl Job for Payment {
@@ -66,7 +66,7 @@ impl Job for Payment {
 }
 
 #[tokio::test]
-async fn two_installations_have_different_idempotency_keys_for_the_same_id() {
+async fn two_schemas_have_different_idempotency_keys_for_the_same_instance_id() {
     let runs = Runs::default();
     for _ in 0..2 {
         let lab = Lab::new(runs.clone()).await.register::<Charge>();
@@ -88,7 +88,7 @@ async fn two_installations_have_different_idempotency_keys_for_the_same_id() {
 }
 
 #[tokio::test]
-async fn a_renamed_machine_keeps_the_idempotency_keys_of_its_rows() {
+async fn instances_of_a_renamed_machine_keep_their_idempotency_keys() {
     let (pool, runs) = (live().await, Runs::default());
     let engine = Engine::builder(pool.clone(), runs.clone())
         .register::<Charge>()
@@ -136,7 +136,7 @@ async fn a_renamed_machine_keeps_the_idempotency_keys_of_its_rows() {
 }
 
 #[tokio::test]
-async fn fencing_tokens_rise_along_a_lane_and_a_partition_and_with_every_retry() {
+async fn fencing_tokens_increase_along_a_lane_and_a_partition_key_and_with_every_retry() {
     let (lane, partition) = (Some("4000".to_owned()), Some("4000".to_owned()));
     let kinds = [
         (
@@ -162,7 +162,7 @@ async fn fencing_tokens_rise_along_a_lane_and_a_partition_and_with_every_retry()
             .unwrap();
         let client = engine.client();
         // The first instance is retried often, so its claims have drawn many tokens before the
-        // others begin.
+        // other instances begin.
         let first = Charge {
             failures: 5,
             ..charge.clone()

@@ -1,9 +1,9 @@
 //! Compile-fail tests: the programs under `tests/ui`, each with one mistake.
 //!
 //! Lines of a program that begin with `//~` name words that the compiler's error must contain. The
-//! whole error is not compared: it changes from one compiler to the next, and a newer compiler must
-//! not fail these tests. The programs are compiled against the library that this test is linked
-//! with, so no library is built again.
+//! test does not compare the whole error, because the text changes from one compiler to the next,
+//! and a newer compiler must not fail these tests. The programs are compiled against the library
+//! that this test is linked with, so no library is built again.
 
 use std::{
     ffi::OsString,
@@ -18,7 +18,7 @@ const CONTROL: &str = "as_it_should_be.rs";
 const BUILDS_MAX: usize = 12;
 
 #[test]
-fn programs_with_a_mistake_do_not_compile_and_the_error_names_it() {
+fn programs_that_misuse_the_api_do_not_compile_and_the_error_names_the_mistake() {
     let compiler = Compiler::that_compiles(&programs().join(CONTROL));
     let mut wrong = Vec::new();
     let mut tried = 0;
@@ -74,8 +74,8 @@ impl Compiler {
             .parent()
             .unwrap()
             .to_owned();
-        // Uses the compiler beside the cargo that runs the test, if known, and else the one in the
-        // path.
+        // Uses the compiler beside the cargo that runs the test, if known, and otherwise the
+        // compiler in the path.
         let beside_cargo =
             std::env::var_os("CARGO").map(|cargo| Path::new(&cargo).with_file_name("rustc"));
         let rustc = beside_cargo

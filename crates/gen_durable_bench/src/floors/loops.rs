@@ -17,24 +17,25 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::bench::{Bench, SCHEMA, connect};
 
-/// The description of the loops for the report.
+/// The description of the bare loops in the report.
 pub(crate) const KIND: &str = "bare loop on the engine's own table: plain claim of 500, 1,000 slots, 1 committer, tokio-postgres";
 
-/// The description of the loops that also insert a history row with each step.
+/// The description, in the report, of the bare loops that also insert a history row with each step.
 pub(crate) const HISTORY_KIND: &str =
     "the same bare loop, each UPDATE with an INSERT into the engine's own history table";
 
-/// The number of rows per claim, and the maximum number of rows held.
+/// The number of rows per claim, and the maximum number of rows that the claiming thread holds.
 const CLAIM: usize = 500;
 const SLOTS: usize = 1_000;
 const COMMIT_MAX: usize = 1_000;
 
-/// Forces index plans, also for statements that are prepared on an empty table.
+/// Settings that make Postgres choose index plans, also for statements that are prepared on an
+/// empty table.
 pub(crate) const PLANS: &str =
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off;
     set enable_mergejoin = off; set jit = off; set plan_cache_mode = force_generic_plan";
 
-/// The state of jobs and of walks.
+/// The state of an instance: of a job, or of a walk (a machine that repeats its step).
 #[derive(Serialize, Deserialize)]
 struct State {
     #[serde(default)]
@@ -60,7 +61,7 @@ struct Shared {
     drained: AtomicBool,
 }
 
-/// The kind of instances in the schema.
+/// The kind of the instances that the loops run: jobs or walks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     Jobs,
@@ -170,7 +171,7 @@ async fn pick(url: &str, shared: &Shared) -> Result<()> {
     }
 }
 
-/// Runs a step: decrements `left`. Returns `None` if it was already 0.
+/// Runs a step: decrements `left`. Returns `None` if `left` was already 0.
 fn step(state: &str) -> Result<Option<String>> {
     let mut state: State = serde_json::from_str(state)?;
     if state.left == 0 {

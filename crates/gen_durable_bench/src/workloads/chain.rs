@@ -1,5 +1,5 @@
 //! Runs instances of several steps, each committed before the next one starts. Measures steps per
-//! second, without history (the targets are for this) or with it.
+//! second, without history (the published targets are for this case) or with history.
 
 use anyhow::Result;
 
@@ -62,7 +62,8 @@ async fn fill(bench: &Bench, instances: u64, with_history: bool) -> Result<()> {
     bench.fill_walks(SCHEMA, instances, with_history).await
 }
 
-/// The final commits of the walks take time but are not counted, neither here nor in the floor.
+/// Returns steps per second. The final commits of the walks take time but are not counted, neither
+/// in this rate nor in the floor.
 async fn ours(bench: &Bench, instances: u64) -> Result<f64> {
     let probe = Probe::waiting_for(instances * (WALK_STEPS + 1));
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;

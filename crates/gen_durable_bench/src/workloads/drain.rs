@@ -63,7 +63,8 @@ async fn fill(bench: &Bench, jobs: u64) -> Result<()> {
     bench.fill_jobs(SCHEMA, jobs).await
 }
 
-/// Measures from the start of the first step to the commit of the last one.
+/// Returns jobs per second, from the start of the first step to the commit of the last one, and the
+/// memory of this process.
 async fn ours(bench: &Bench, jobs: u64) -> Result<(f64, Memory)> {
     let probe = Probe::waiting_for(jobs);
     process::forget_peak();

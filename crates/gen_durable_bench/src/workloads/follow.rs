@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gen_durable::{Client, Digest, Engine, ProjectionContext, Projection, Recorded, StepError};
+use gen_durable::{Client, Digest, Engine, Projection, ProjectionContext, Recorded, StepError};
 use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},
@@ -19,19 +19,20 @@ use crate::{
 
 const PROJECTED: u64 = 50_000;
 const PROJECTED_LONG: u64 = 1_000_000;
-/// Events per second while the lag is measured, their number, and events per second during the
-/// rebuild.
+/// The rate and the number of events while the bench measures the lag, and the rate of events
+/// during the rebuild. Rates are in events per second.
 const LAG_RATE: u64 = 1_000;
 const LAG_EVENTS: u64 = 5_000;
 const REBUILD_RATE: u64 = 500;
-/// Events arrive for this long before the rebuild starts and after it has ended.
+/// The bench appends events for this long before the rebuild starts and after it has ended.
 const AROUND: Duration = Duration::from_millis(300);
-/// The swap is detected by polling. A pause within this time of the swap is attributed to it.
+/// The bench detects the swap at the end of a rebuild by polling. It attributes a pause within this
+/// time of the swap to the swap.
 const NEAR: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(900);
 
-/// A read model with one upsert per key, sent as one statement per batch.
+/// A projection with one upsert per key. It sends one statement per batch of events.
 struct Sums;
 impl Projection for Sums {
     const NAME: &'static str = "sums";
@@ -157,7 +158,7 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
     Ok(measured)
 }
 
-/// Fills a log that no projection has read.
+/// Records events in a log that no projection has read.
 async fn fill(bench: &Bench, count: u64) -> Result<()> {
     empty(bench).await?;
     let text = format!(
@@ -283,7 +284,8 @@ impl Watch {
         Ok(Watch { stop, task })
     }
 
-    /// Waits until the projection has applied all these events, and returns the observed positions.
+    /// Waits until the projection has applied all appended events, and returns the observed
+    /// positions of its cursor.
     async fn end_at(self, client: &Client, appended: &[Appended]) -> Result<Vec<Observed>> {
         let last = appended.last().context("nothing was appended")?.position;
         if client.sync::<Sums>("t", last, TIMEOUT).await? < last {
@@ -295,8 +297,8 @@ impl Watch {
     }
 }
 
-/// Returns for each event the milliseconds from its confirmed commit to the first observation of
-/// its projection.
+/// Returns for each event the milliseconds from its confirmed commit to the first observation that
+/// the projection has applied the event.
 fn lags(appended: &[Appended], followed: &[Observed]) -> Vec<f64> {
     let lag = |one: &Appended| {
         let observed =
@@ -308,8 +310,8 @@ fn lags(appended: &[Appended], followed: &[Observed]) -> Vec<f64> {
     appended.iter().filter_map(lag).collect()
 }
 
-/// Returns the longest time without a change of the cursor, and the longest one near the swap, in
-/// milliseconds.
+/// Returns the longest time without a change of the projection's cursor, and the longest such time
+/// near the swap of a rebuild, in milliseconds.
 fn pauses(followed: &[Observed]) -> (f64, f64) {
     let first = followed.first().map(|observed| observed.generation);
     let swap = followed
@@ -334,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_are_between_cursor_changes_and_attributed_to_a_swap_nearby() {
+    fn the_longest_pause_of_a_projection_is_computed_overall_and_near_the_swap_of_a_rebuild() {
         let begun = Instant::now();
         let seen = |ms, position, generation| Observed {
             at: begun + Duration::from_millis(ms),

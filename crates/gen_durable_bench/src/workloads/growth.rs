@@ -1,4 +1,4 @@
-//! Compares the rate of the first 10,000 jobs of a large backlog with that of a small one.
+//! Compares the rate of the first 10,000 jobs of a large backlog with the rate of a small backlog.
 
 use anyhow::Result;
 
@@ -24,7 +24,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     say(&format!("  creating a backlog of {large}"));
     bench.fill_jobs(LARGE_SCHEMA, large).await?;
     let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
-    // These rounds are short, so measure twice as many.
+    // The rounds of this workload are short, so measure twice as many.
     for round in 1..=bench.rounds * 2 {
         bench.empty(SCHEMA).await?;
         bench.fill_jobs(SCHEMA, first).await?;
@@ -47,7 +47,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     .with("backlog", large))
 }
 
-/// Measures from the start of the first step to the start of the last one.
+/// Returns jobs per second, from the start of the first step to the start of the last one.
 async fn ours(bench: &Bench, schema: &str, jobs: u64) -> Result<f64> {
     let probe = Probe::waiting_for(jobs);
     let mut engine = bench.start_engine(schema, &probe).await?;

@@ -17,11 +17,11 @@ use crate::{
 
 const LANES: u64 = 100;
 const JOBS_EACH: u64 = 100;
-/// The number of concurrent producers, each on a connection of its own, and the number of jobs of
-/// each.
+/// The number of concurrent producers, each on a connection of its own, and the number of jobs that
+/// each producer enqueues.
 const PRODUCERS: u64 = 8;
 const JOBS_OF_A_PRODUCER: u64 = 2_000;
-/// With --long: many short lanes beside one that is very long.
+/// The sizes for `--long`: many short lanes beside one very long lane.
 const FRESH_LANES: u64 = 1_000;
 const FRESH_JOBS_EACH: u64 = 20;
 const LONG_LANE: u64 = 1_000_000;
@@ -79,11 +79,12 @@ async fn drain(bench: &Bench, keys: impl Iterator<Item = u64>) -> Result<f64> {
     super::partitions::drain(bench, SCHEMA, None).await
 }
 
-/// Rates of single enqueues into lanes while an engine drains them, per second.
+/// Jobs per second, while producers enqueue single jobs into lanes and an engine drains these
+/// lanes.
 struct Produced {
-    /// Until the last enqueue was committed.
+    /// The rate from the start until the commit of the last enqueue.
     enqueued: f64,
-    /// Until the last job had settled.
+    /// The rate from the start until the last job had settled.
     settled: f64,
 }
 
@@ -106,7 +107,8 @@ impl Produced {
     }
 }
 
-/// All producers enqueue into the same lanes, one job after the other.
+/// Lets all producers enqueue into the same lanes, and measures the rates. Each producer enqueues
+/// one job after the other.
 async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     bench.empty(SCHEMA).await?;
     let each = bench.count(JOBS_OF_A_PRODUCER);
@@ -114,7 +116,7 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     let mut clients = Vec::new();
     for _ in 0..producers {
         let client = Client::new(bench.pool(SCHEMA).await?);
-        // The first call on a new connection is slower, so make one that is not measured.
+        // The first call on a new connection is slower, so make one call before the measurement.
         client.inspect().workers().await?;
         clients.push(client);
     }
@@ -148,13 +150,13 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     })
 }
 
-/// Measures new lanes alone and beside a blocked lane with a million instances, alternating. Then
-/// measures the same while a transaction holds an old snapshot, so that vacuum cannot remove dead
-/// rows.
+/// Measures the rate of new lanes, alternately alone and beside a blocked lane with a million
+/// instances. Then measures the same while a transaction holds an old snapshot, so that vacuum
+/// cannot remove dead rows.
 async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Measured> {
     let entries = bench.count(LONG_LANE);
-    // The long lane is in a schema of its own, so that it stays while the other schema is filled
-    // again.
+    // The long lane is in a schema of its own, so that it stays while the bench fills the other
+    // schema again.
     bench.drop_schema(LARGE_SCHEMA).await?;
     bench.pool(LARGE_SCHEMA).await?.migrate().await?;
     // The head of the lane is due tomorrow, and all instances behind it wait.
@@ -180,8 +182,8 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
         }
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for window in 1..=WINDOWS {
-            // The state of the machine differs between the first and the second measurement, so the
-            // order alternates.
+            // The state of the computer differs between the first and the second measurement, so
+            // the order alternates.
             let schemas = if window % 2 == 0 {
                 [LARGE_SCHEMA, SCHEMA]
             } else {
@@ -227,8 +229,8 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
     Ok(measured.with("long_lane", entries))
 }
 
-/// Fills short lanes and drains them, then deletes the settled rows. A held snapshot keeps them as
-/// dead rows.
+/// Fills short lanes and drains them, then deletes the settled rows. If a transaction holds an old
+/// snapshot, the deleted rows stay as dead rows.
 async fn fresh_lanes(bench: &Bench, schema: &str) -> Result<f64> {
     let lanes = bench.count(FRESH_LANES);
     let jobs = lanes * FRESH_JOBS_EACH;

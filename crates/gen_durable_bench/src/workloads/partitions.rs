@@ -75,8 +75,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     })
 }
 
-/// Drains the schema from the start of the first step to the commit of the last one. `runnable` is
-/// the number of jobs that can run; `None` means all.
+/// Drains the schema and returns jobs per second, from the start of the first step to the commit of
+/// the last one. `runnable` is the number of jobs that can run; `None` means all.
 pub(super) async fn drain(bench: &Bench, schema: &str, runnable: Option<u64>) -> Result<f64> {
     let jobs = match runnable {
         Some(jobs) => jobs,

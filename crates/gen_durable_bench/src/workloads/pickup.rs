@@ -18,7 +18,7 @@ use crate::{
 
 const PINGS: u64 = 200;
 const PAUSE: Duration = Duration::from_millis(50);
-/// The idle period of a minute, its short form, and the number of repetitions.
+/// The idle period before an enqueue, its short form, and the number of repetitions.
 const QUIET: Duration = Duration::from_secs(62);
 const QUIET_SHORT: Duration = Duration::from_secs(6);
 const QUIET_TIMES: u32 = 3;
@@ -62,14 +62,14 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     )
 }
 
-/// Times in milliseconds.
+/// The times from the commit of an enqueue to the start of its step, in milliseconds.
 struct Pickup {
     p50: f64,
     p99: f64,
     max: f64,
-    /// Including the enqueue itself.
+    /// The median time from the call of the enqueue, before its commit, to the start of its step.
     from_call_p50: f64,
-    /// Transactions per second in Postgres during this time.
+    /// Transactions per second in Postgres during the measurement.
     statements: f64,
 }
 
@@ -84,8 +84,8 @@ impl Pickup {
             };
             calls.iter().filter_map(of_one).collect()
         };
-        // A step may start before its caller gets the confirmation of the commit. That counts as
-        // zero.
+        // A step may start before its caller gets the confirmation of the commit. The time between
+        // them then counts as zero.
         let (committed, called) = (millis(|call| call.committed), millis(|call| call.called));
         let at = |percent| rounded(percentile(&committed, percent), 3);
         let from_call_p50 = rounded(percentile(&called, 50.0), 3);
@@ -170,8 +170,8 @@ async fn after_quiet(bench: &Bench) -> Result<Quiet> {
         let called = from_another_process(bench.caller.as_deref(), &task(bench, 1)).await?;
         engine.until(probe.all()).await?;
         engine.stop().await?;
-        // The ping has the same number in every repetition, so replace it by the number of the
-        // repetition.
+        // The ping has the same number in every repetition, so replace this number by the number of
+        // the repetition.
         calls.extend(called.into_iter().map(|call| Called {
             n: time.into(),
             ..call

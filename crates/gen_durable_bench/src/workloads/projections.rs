@@ -24,7 +24,7 @@ const HUNDREDS: u64 = 300;
 const MANY: u64 = 1_000;
 const FLOOR: &str = "INSERT of one event under the lock of its tenant's head, 10 connections, one tenant, tokio-postgres";
 
-/// The recorded event.
+/// The event that the bench records.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Sale {
     pub(crate) n: u64,
@@ -41,7 +41,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     );
     bench.sql.batch_execute(&table).await?;
     let lasting = bench.duration(LASTING);
-    // One tenant and many tenants, each with its floor.
+    // Measure appends to one tenant and to many tenants, each with its floor.
     let (mut one, mut many) = (Appends::default(), Appends::default());
     for round in 1..=bench.rounds {
         one.measure(bench, round, 1).await?;
@@ -92,7 +92,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     Ok(measured)
 }
 
-/// The rates of single appends, one per round.
+/// The rates at which the bench appends single events, one rate per round.
 #[derive(Default)]
 struct Appends {
     rates: Vec<f64>,

@@ -20,7 +20,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     bench.empty(SCHEMA).await?;
     let count = bench.count(SIGNALS).max(5);
     let floor = floors::claim_one(bench, count).await?;
-    // Each listener runs twice: it starts to wait, and it is woken.
+    // Each listener runs two steps: one that starts to wait, and one that the signal wakes.
     let probe = Probe::waiting_for(count * 2);
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;
     let listeners = engine

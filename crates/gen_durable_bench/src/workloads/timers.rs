@@ -1,5 +1,6 @@
-//! Measures the delay of timers: a thousand per second set by this process; as many set by another
-//! process; after a restart with many timers pending; and with a large overdue backlog.
+//! Measures the delay of timers in four cases: this process sets a thousand timers per second;
+//! another process sets as many; the engine starts with many pending timers; and many timers are
+//! overdue.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +16,22 @@ use crate::{
     statistics::{percentile, rounded},
 };
 
-/// Timers per second, and the duration in seconds.
+/// The number of timers that become due per second, and the duration in seconds.
 const PER_SECOND: u64 = 1_000;
 const SECONDS: u64 = 30;
 const SECONDS_SHORT: u64 = 10;
-/// The number of pending and of overdue rows.
+/// The number of timers in the measurements with pending timers and with overdue timers.
 const ROWS: u64 = 1_000_000;
 const ROWS_SHORT: u64 = 100_000;
-/// More due times than a process keeps in memory for its lookahead: they fall due this long after
-/// the start, and must have been read this long before they are due.
+/// The bench inserts more due times than a worker keeps in memory for its lookahead. They are due
+/// `NEAR_AHEAD` after the start, and the worker must have read them `NEAR_SEEN` before they are
+/// due.
 const NEAR: u64 = 100_000;
 const NEAR_AHEAD: Duration = Duration::from_secs(8);
 const NEAR_AHEAD_MIN: Duration = Duration::from_secs(4);
 const NEAR_SEEN: Duration = Duration::from_secs(2);
-/// The time over which the overdue backlog is observed. It is too short to work off the whole
-/// backlog.
+/// The time over which the bench observes the overdue timers. It is too short for all of them to
+/// fire.
 const WATCHED: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(600);
 const FLOOR: &str = "one plain claim of one row, from its sending to its answer, tokio-postgres";
@@ -171,7 +173,9 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
     Ok(late)
 }
 
-/// Inserts alarms in the state in which another process would have left them, due at these times.
+/// Inserts alarms that already wait for their deadline, as another process would have left them.
+/// `from` is the time from now to the first deadline, and `apart_ms` is the time between two
+/// deadlines.
 async fn park(bench: &Bench, name: &str, count: u64, from: &str, apart_ms: f64) -> Result<()> {
     let park = format!(
         "insert into {SCHEMA}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
@@ -199,10 +203,10 @@ async fn armed_elsewhere(bench: &Bench, count: u64) -> Result<Lateness> {
 
 /// The results of a start with many pending timers.
 struct Restart {
-    /// Milliseconds until the due timer has fired.
+    /// Milliseconds from the start of the engine until the one overdue timer has fired.
     first_ms: f64,
-    /// The maximum growth of the memory in megabytes, while the lookahead holds as many due times
-    /// as it may.
+    /// The maximum growth of the memory of this process in megabytes, while its lookahead holds the
+    /// maximum number of due times.
     memory_mb: f64,
     near: u64,
 }
@@ -214,7 +218,8 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
         .sql
         .batch_execute(&format!("analyze {SCHEMA}.instances"))
         .await?;
-    // More due times than a process keeps in memory, within its lookahead soon after the start.
+    // Insert more due times than a worker keeps in memory. They are within its lookahead soon after
+    // the start.
     let near = bench.count(NEAR).min(pending);
     let ahead = bench.duration(NEAR_AHEAD).max(NEAR_AHEAD_MIN);
     let due_from = now(bench).await? + ahead;
@@ -249,7 +254,7 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
-    // One or two lookaheads later, all these due times are in memory and not due yet.
+    // Wait until the engine has read these due times into memory, while they are not due yet.
     while now(bench).await? < due_from - NEAR_SEEN {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -262,12 +267,12 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     })
 }
 
-/// The results with an overdue backlog.
+/// The results of the measurement with overdue timers.
 struct Backlog {
     per_second: f64,
     fresh: Lateness,
-    /// The slowest statement of the engine during this time, if it was slow enough to be logged and
-    /// the log is accessible.
+    /// The slowest statement of the engine during this measurement, if it was slow enough to be
+    /// logged and the log is accessible.
     longest: Option<Slow>,
 }
 

@@ -22,10 +22,10 @@ use crate::{
 const RATE: u64 = 2_000;
 const LASTING: Duration = Duration::from_secs(180);
 const LASTING_SHORT: Duration = Duration::from_secs(20);
-/// The first second after the start of the engine is not measured.
+/// The bench does not measure the first second after the start of the engine.
 const WARM_UP: Duration = Duration::from_secs(1);
 const WINDOWS: u64 = 6;
-/// Jobs are enqueued in ticks of this many milliseconds.
+/// The bench enqueues a batch of jobs every this many milliseconds.
 const TICK_MS: u64 = 2;
 const FLOOR: &str = "the same without the snapshot";
 
@@ -59,7 +59,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
 struct Offered {
     p50: f64,
     p99: f64,
-    /// The p99 of successive windows.
+    /// The p99 of each of several successive time windows.
     windows: Vec<f64>,
 }
 

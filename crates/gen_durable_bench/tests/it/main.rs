@@ -1,5 +1,5 @@
-//! Runs the bench in miniature: every workload reports the documented fields. The measured numbers
-//! mean nothing.
+//! Runs the bench with small counts, and checks that every workload reports the documented fields.
+//! The measured numbers mean nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use gen_durable_bench::{Args, Workload};
@@ -25,7 +25,7 @@ async fn measured_with(args: Args) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
+async fn the_bench_reports_a_value_a_floor_and_a_ratio_for_every_workload() {
     let results = measured(&Workload::ALL).await;
     let names: Vec<&str> = results
         .iter()
@@ -94,7 +94,7 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subset_is_measured_in_the_order_it_is_named() {
+async fn the_bench_measures_only_the_named_workloads_in_the_given_order() {
     let results = measured(&[Workload::InsertMany, Workload::Drain]).await;
     let names: Vec<&str> = results
         .iter()
@@ -104,7 +104,7 @@ async fn a_subset_is_measured_in_the_order_it_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_long_forms_of_lanes_and_timers_report_the_fields_of_their_targets() {
+async fn the_long_forms_of_the_lanes_and_timers_workloads_report_their_additional_fields() {
     let workloads = vec![Workload::Lanes, Workload::Timers];
     let results = measured_with(Args {
         workloads,
@@ -138,7 +138,8 @@ async fn the_long_forms_of_lanes_and_timers_report_the_fields_of_their_targets()
             .is_some_and(|first| first > 0.0),
         "{timers}"
     );
-    // A hundredth of the due times that are kept in memory: the growth is that of any start.
+    // The test inserts a hundredth of the due times that a worker keeps in memory, so the memory
+    // grows only as much as at any start.
     assert!(
         timers["memory_more_mb"]
             .as_f64()

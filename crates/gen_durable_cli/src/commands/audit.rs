@@ -69,7 +69,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 
 fn as_json(line: &AuditRecord) -> Value {
     json!({
-        "id": line.id, "at": line.at.to_string(), "actor": line.actor, "from": line.source, "channel": line.channel, "action": line.action,
+        "id": line.id, "at": line.at.to_string(), "actor": line.actor, "source": line.source, "channel": line.channel, "action": line.action,
         "subject": line.subject, "succeeded": line.succeeded, "outcome": line.outcome,
         "ended_at": line.ended_at.map(|at| at.to_string()),
     })

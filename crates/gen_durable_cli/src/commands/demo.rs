@@ -31,14 +31,15 @@ use crate::{
 };
 
 const WORKERS: usize = 3;
-/// Orders per second of the demo's duration, unless --instances is given.
+/// The number of orders per second of the duration of the demo, if `--instances` is not given.
 const ORDERS_PER_SECOND: u64 = 100;
 /// The fractions of the duration after which the last order is enqueued and a worker is killed. The
 /// remaining time is for the lease of the killed worker to expire, and for other workers to finish
 /// its orders.
 const ARRIVALS_SHARE: f64 = 0.6;
 const KILL_SHARE: f64 = 0.4;
-/// The interval between two polls.
+/// The interval between two polls of the database while the demo runs. Other polls use a multiple
+/// or a fraction of it.
 const POLL: Duration = Duration::from_millis(100);
 /// The maximum time for the workers to register, and the maximum time without a settled instance
 /// after all orders are enqueued.
@@ -138,7 +139,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Starts the dashboard. The demo runs without it if no port can be bound.
+/// Starts the dashboard. The demo runs without a dashboard if no port can be bound.
 async fn start_dashboard(
     stage: &Stage,
     port: u16,
@@ -181,7 +182,7 @@ async fn stay_open(client: &Client, staff: &mut Staff, mut number: u64) -> anyho
 #[derive(Debug)]
 pub(crate) struct DemoReport {
     pub(crate) books: Books,
-    /// The state of the read model at the end.
+    /// The content of the read model at the end of the demo.
     pub(crate) sold: Sold,
     /// The number of enqueued orders.
     pub(crate) orders: u64,
@@ -268,12 +269,14 @@ async fn play(
             last_change = (Instant::now(), settled);
         }
         let all_in = arrivals.here == orders;
-        // `books::read` verifies at the end that these are all instances that were enqueued.
+        // The demo is done if all counted orders and receipts have settled. `books::read` verifies
+        // at the end that the count contains every enqueued instance.
         let done = all_in && order.settled() == order.seen && receipt.settled() == receipt.seen;
         if (done && death.is_some()) || (all_in && last_change.0.elapsed() > STALL_TIMEOUT) {
             break;
         }
-        // The count reads every row, so it runs less often if it takes long.
+        // The count of instances reads every row, so the demo counts less often if a count takes
+        // long.
         tokio::time::sleep(POLL.max(polled.elapsed() * 4)).await;
     }
     let took = begun.elapsed();
@@ -311,7 +314,7 @@ struct Arrivals {
     all: u64,
     over: Duration,
     here: u64,
-    /// The ids of acknowledged enqueues. Each of them must settle.
+    /// The ids of the orders with an acknowledged enqueue. Each of these orders must settle.
     ids: Vec<i64>,
 }
 

@@ -14,13 +14,14 @@ use crate::{
     text::{safe, span, thousands},
 };
 
-/// Dead rows of a table are reported if there are at least this many and they are at least this
-/// share of the table.
+/// `durable doctor` reports dead rows of a table if there are at least this many, and if they are
+/// at least this share of the table.
 const DEAD_ROWS: i64 = 50_000;
 const DEAD_SHARE: f64 = 0.3;
-/// Clocks that differ by more than this make the shown times misleading.
+/// `durable doctor` reports a difference between the clocks of this computer and of the server
+/// above this number of seconds, because the shown times are then misleading.
 const CLOCK_SECONDS: f64 = 5.0;
-/// More than this share of the server's connections in use is reported.
+/// `durable doctor` reports if more than this share of the server's connections is in use.
 const CONNECTIONS_SHARE: f64 = 0.9;
 
 /// Check for problems that an operator must fix; the exit code is 1 if there are any

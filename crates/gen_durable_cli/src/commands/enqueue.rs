@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{UntypedInstance, Timestamp};
+use gen_durable::{Timestamp, UntypedInstance};
 use serde_json::json;
 
 use crate::{

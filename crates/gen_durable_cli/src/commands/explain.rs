@@ -10,7 +10,7 @@ use crate::{
     text::{relative, safe, thousands},
 };
 
-/// Rows are counted up to this number.
+/// The maximum of a count of rows: counting stops at this number.
 const COUNTED_MAX: i64 = 10_000;
 
 /// Show why an instance does not run: the first blocker, then the others
@@ -53,7 +53,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     print(lines.join("\n"))
 }
 
-/// Describes the instance that this one waits for, and the blockers of that instance.
+/// Describes the instance that the explained instance waits for, and the blockers of that other
+/// instance.
 fn because_of(other: &Explanation) -> String {
     let row = &other.instance;
     let instance = format!(
@@ -74,7 +75,7 @@ fn because_of(other: &Explanation) -> String {
 /// Describes in one line why the head of a lane or the holder of a partition has not finished.
 pub(crate) fn reason(explanation: &Explanation) -> String {
     match explanation.blockers.as_slice() {
-        // The second blocker contains the commands, which do not fit into a table.
+        // Leave out the second blocker: its text contains commands, which do not fit into a table.
         [Blocker::Settled { error, .. }, Blocker::BlocksLane { .. }] => {
             format!("blocked: {}", error.as_deref().unwrap_or("it has failed"))
         }

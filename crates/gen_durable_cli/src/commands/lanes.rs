@@ -10,7 +10,7 @@ use crate::{
     text::{relative, safe, short, thousands},
 };
 
-/// The depth of a lane is counted up to this number.
+/// The command counts at most this number of instances per lane.
 const COUNTED_MAX: i64 = 10_000;
 /// The maximum length of a reason in the table.
 const REASON_CHARS: usize = 90;

@@ -43,7 +43,8 @@ pub(crate) async fn asked_to_end() -> std::io::Result<()> {
     }
 }
 
-/// Starts a server on a blocking thread: the start takes seconds and would block the runtime.
+/// Starts a private Postgres server on a blocking thread, because the start takes seconds and would
+/// block the runtime.
 pub(crate) async fn start_postgres<F>(start: F) -> anyhow::Result<Cluster>
 where
     F: FnOnce() -> gen_durable_postgres::Result<Cluster> + Send + 'static,
@@ -51,7 +52,7 @@ where
     Ok(tokio::task::spawn_blocking(start).await??)
 }
 
-/// Stops a server on a blocking thread.
+/// Stops a private Postgres server on a blocking thread.
 pub(crate) async fn stop_postgres(mut cluster: Cluster) -> anyhow::Result<()> {
     Ok(tokio::task::spawn_blocking(move || cluster.stop()).await??)
 }

@@ -11,7 +11,7 @@ use crate::{
     text::{relative, safe, short, thousands},
 };
 
-/// Waiting instances are counted up to this number.
+/// The command counts at most this number of waiting instances per partition key.
 const COUNTED_MAX: i64 = 10_000;
 /// The maximum length of a reason in the table.
 const REASON_CHARS: usize = 90;

@@ -239,11 +239,7 @@ impl RunRequest {
                 .for_all_tenants(self.kind, projection)
                 .after(self.after)
                 .by(user());
-            request = if self.force {
-                request.force()
-            } else {
-                request
-            };
+            request = if self.force { request.force() } else { request };
             request = if let Some(to) = self.up_to {
                 request.up_to(to)
             } else {
@@ -258,11 +254,7 @@ impl RunRequest {
             _ => projections.replay(tenant, projection),
         };
         let mut request = request.after(self.after).by(user());
-        request = if self.force {
-            request.force()
-        } else {
-            request
-        };
+        request = if self.force { request.force() } else { request };
         request = if let Some(to) = self.up_to {
             request.up_to(to)
         } else {
@@ -462,7 +454,8 @@ async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
     print(rows)
 }
 
-/// Returns the tenants of the request. "All tenants" is expanded here, before the first change.
+/// Returns the tenants of the request. For a request to all tenants, it reads their names before
+/// the first change.
 async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String>> {
     let Some(tenant) = &scopes.tenant else {
         let all = client

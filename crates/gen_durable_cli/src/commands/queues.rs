@@ -8,7 +8,7 @@ use crate::{
     text::thousands,
 };
 
-/// Due rows are counted up to this number.
+/// The command counts at most this number of due rows per queue.
 const DUE_COUNTED_MAX: i64 = 10_000;
 
 /// List the queues that have instances or are paused

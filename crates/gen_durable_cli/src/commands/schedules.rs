@@ -39,7 +39,7 @@ enum Act {
         cycle: String,
         /// The treatment of missed occurrences: run all, run only the latest, or skip them
         #[arg(long, value_parser = ["all", "latest", "skip"])]
-        missed: Option<String>,
+        misfire: Option<String>,
     },
 }
 
@@ -130,7 +130,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         Some(Act::Set {
             named,
             cycle,
-            missed,
+            misfire: missed,
         }) => {
             let cycle: Cycle = cycle.parse()?;
             let missed = missed.as_deref().and_then(MisfirePolicy::named);

@@ -15,11 +15,11 @@ use crate::{
     table::{print, print_json},
 };
 
-/// The default address. It is reachable only from this machine.
+/// The default address of the dashboard, which is reachable only from this computer.
 pub(crate) const LISTEN: &str = "127.0.0.1:7070";
 
-/// The tokens are read from the environment, because every user of a machine can read command line
-/// arguments.
+/// The environment variables with the tokens. The tokens are not arguments, because every user of a
+/// computer can read command line arguments.
 const TOKEN: &str = "DURABLE_TOKEN";
 const READ_TOKEN: &str = "DURABLE_READ_TOKEN";
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Serves until the future is dropped.
+/// Serves the dashboard until the future is dropped.
 pub(crate) async fn serve(
     listener: TcpListener,
     client: Client,

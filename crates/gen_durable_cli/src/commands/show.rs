@@ -66,7 +66,10 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     let now = Timestamp::now();
     let time = |then: Timestamp| format!("{then:.3}  ({})", relative(then, now));
     let mut lines = vec![
-        ("machine", format!("{} v{}", row.machine, row.machine_version)),
+        (
+            "machine",
+            format!("{} v{}", row.machine, row.machine_version),
+        ),
         ("status", row.status.name().to_owned()),
         ("step", step(row)),
         ("queue", format!("{}, priority {}", row.queue, row.priority)),

@@ -1,6 +1,6 @@
 //! `durable signal`: sends a signal to an instance.
 
-use gen_durable::{Address, UntypedAddress, Client, Search, Status};
+use gen_durable::{Address, Client, Search, Status, UntypedAddress};
 use serde_json::json;
 
 use super::target::{TargetArgs, named};

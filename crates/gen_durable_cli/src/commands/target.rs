@@ -1,6 +1,6 @@
 //! Selects the instance of a command by its id or by its key.
 
-use gen_durable::{Address, UntypedAddress, Id};
+use gen_durable::{Address, Id, UntypedAddress};
 
 /// The instance with a key.
 #[derive(Debug, clap::Args)]
@@ -18,7 +18,7 @@ impl TargetArgs {
         self.key.is_some()
     }
 
-    /// Returns the address by key if a key was given, else by this id.
+    /// Returns the address of an instance: its key if a key was given, else this id.
     pub(crate) fn address(self, id: Option<i64>) -> Option<UntypedAddress> {
         match (self.key, id) {
             (Some(key), _) => Some(Address::Key {

@@ -11,7 +11,7 @@ use crate::{
     text::{relative, thousands},
 };
 
-/// The period of the forecast and the number of its intervals.
+/// The period that the forecast of timers covers, and the number of its intervals.
 const AHEAD: Duration = Duration::from_secs(3600);
 const PARTS: usize = 12;
 /// The maximum length of a bar in characters.
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_without_timers_shows_zero() {
+    fn a_forecast_without_timers_prints_zero_for_the_next_hour() {
         assert_eq!(histogram(&[]), "\nin the next hour: 0\n");
     }
 }

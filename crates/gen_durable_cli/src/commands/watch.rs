@@ -39,8 +39,8 @@ where
             () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
             ended = &mut end => {
                 ended?;
-                // The exit code of `doctor` for findings does not apply here: the operator has
-                // ended the watch.
+                // The exit code is 0 even if `doctor` had findings, because the operator has ended
+                // the watch.
                 return Ok(ExitCode::SUCCESS);
             }
         }

@@ -13,17 +13,19 @@ const PAGE: usize = 200;
 /// The totals of the demo.
 #[derive(Debug, Serialize)]
 pub(crate) struct Books {
-    /// Orders with an acknowledged enqueue, and receipts in the ledger.
+    /// The number of orders with an acknowledged enqueue, plus the number of receipts in the
+    /// ledger.
     pub(crate) enqueued: usize,
-    /// Of these: settled as done, failed or cancelled.
+    /// The number of enqueued orders and receipts that have settled as done, failed or cancelled.
     pub(crate) settled: usize,
-    /// Of these: settled without success.
+    /// The number of enqueued orders and receipts that have settled as failed or cancelled.
     pub(crate) failed: usize,
-    /// Enqueued but not settled, or shipped but not charged.
+    /// The number of instances that were enqueued and have not settled, plus the number of orders
+    /// that were shipped and not charged.
     pub(crate) lost: usize,
-    /// Charges in the ledger.
+    /// The number of charges in the ledger.
     pub(crate) charges: usize,
-    /// Orders with more than one charge.
+    /// The number of orders with more than one charge.
     pub(crate) charged_twice: usize,
     pub(crate) machines: Vec<Sums>,
 }
@@ -35,11 +37,11 @@ pub(crate) struct Sums {
     pub(crate) enqueued: usize,
     pub(crate) done: usize,
     pub(crate) failed: usize,
-    /// Failed runs of a step that were retried.
+    /// The number of failed runs of a step that were retried.
     pub(crate) retried: i64,
-    /// Committed steps.
+    /// The number of committed steps.
     pub(crate) steps: i64,
-    /// Seconds from the enqueue to the settlement.
+    /// The median of the seconds from the enqueue of an instance until it has settled.
     pub(crate) p50_seconds: f64,
     pub(crate) p99_seconds: f64,
 }
@@ -112,7 +114,7 @@ async fn all(inspect: &Inspect, machine: &str) -> anyhow::Result<HashMap<i64, In
     }
 }
 
-/// Computes the totals of the instances with these ids. All of them must exist.
+/// Computes the totals of the instances with these ids. All these instances must exist.
 fn sum(
     machine: &'static str,
     ids: &[i64],

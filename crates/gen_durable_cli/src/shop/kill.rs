@@ -1,5 +1,5 @@
-//! Kills a worker, starts another one, and waits until the claims of the killed worker are
-//! released.
+//! Kills a worker, starts another one, and waits until other workers have reaped the claims of the
+//! killed worker.
 
 use std::{
     collections::HashMap,
@@ -21,16 +21,16 @@ const LAST_COMMIT: Duration = Duration::from_millis(50);
 /// A killed worker.
 #[derive(Debug)]
 pub(crate) struct KilledWorker {
-    /// Its id in the table of workers.
+    /// The id of the worker in the table `workers`.
     worker: String,
     at: Instant,
-    /// The number of instances that it had claimed.
+    /// The number of instances that the worker had claimed.
     pub(crate) held: usize,
-    /// Whether these claims have been released.
+    /// Whether other workers have reaped the claims of the killed worker.
     released: bool,
 }
 
-/// Kills the worker with the most claims by SIGKILL, and starts another one.
+/// Kills the worker that holds the most claims with SIGKILL, and starts another worker.
 pub(crate) async fn kill_one(
     client: &Client,
     staff: &mut Staff,
@@ -80,7 +80,8 @@ pub(crate) async fn kill_one(
 }
 
 impl KilledWorker {
-    /// Checks whether the claims of the killed worker have been released, and reports it once.
+    /// Checks whether other workers have reaped the claims of the killed worker, and reports it
+    /// once.
     pub(crate) async fn poll(
         &mut self,
         client: &Client,

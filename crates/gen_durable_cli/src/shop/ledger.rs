@@ -1,5 +1,5 @@
-//! The shop's own table of charges. It has no unique key, so a second charge of an order would
-//! show.
+//! The shop's own table of charges. The table has no unique key, so a second charge of an order
+//! would be a second row.
 
 use gen_durable::{Context, Id, Machine, OrFatal, Pool, StepError, Tx};
 
@@ -8,11 +8,11 @@ use super::{order::Order, receipt::Receipt};
 /// The ledger, in a schema of its own beside the schema of the engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
-    /// A name that this program has generated, so it needs no quoting in SQL.
+    /// The name of the schema. This program has generated the name, so it needs no quoting in SQL.
     schema: String,
 }
 
-/// The content of the ledger at the end.
+/// The content of the ledger at the end of the demo.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     /// One order id per charge; an id is repeated if the order was charged twice.
@@ -49,7 +49,7 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Charges an order if and only if the transaction commits.
+    /// Inserts the charge of an order. The charge exists only if the transaction commits.
     pub(crate) async fn charge(
         &self,
         tx: &Tx,
@@ -67,8 +67,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns whether this refusal happens to the instance for the first time. An order that
-    /// failed with a refusal therefore succeeds when an operator retries it.
+    /// Records that a step refused this order for the reason `why`. Returns whether this refusal is
+    /// the first one for that reason. An order that failed with a refusal therefore succeeds when
+    /// an operator retries it.
     pub(crate) async fn first_time<M: Machine>(
         &self,
         cx: &Context<'_, M>,

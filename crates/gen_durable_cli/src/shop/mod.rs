@@ -26,7 +26,7 @@ use self::ledger::Ledger;
 /// The application state of every step of the shop.
 #[derive(Debug)]
 pub(crate) struct Shop {
-    /// Enqueues the receipts, within the transaction of the charge.
+    /// The client with which a step enqueues a receipt, within the transaction of the charge.
     pub(crate) client: Client,
     /// The shop's own tables, in the same database.
     pub(crate) ledger: Ledger,

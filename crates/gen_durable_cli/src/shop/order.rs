@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, HistoryPolicy, done, fatal, next, sleep, fail};
+use gen_durable::{
+    Context, HistoryPolicy, Instance, Machine, Outcome, Policy, SECOND, Status, done, fail, fatal,
+    next, sleep,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -14,7 +17,7 @@ use super::{
 /// One order of the shop.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// The number of the order. It determines which failures the order meets.
+    /// The number of the order. The number determines which simulated failures the order has.
     pub(crate) number: u64,
     pub(crate) cents: u64,
 }
@@ -64,8 +67,8 @@ impl Machine for Order {
                 if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
                     return Err("the bank does not answer".into());
                 }
-                // The charge, the receipt and the next step are one commit: all of them or none,
-                // even if a process crashes.
+                // The charge, the receipt and the next step are written in one commit: all of them
+                // or none, even if a worker crashes.
                 let mut tx = cx.begin().await?;
                 let receipt = Receipt {
                     order: cx.id,
@@ -80,7 +83,8 @@ impl Machine for Order {
                     .and_record(Charged { cents: self.cents })
                     .within(tx))
             }
-            // No process waits while the order is packed: the timer is a row.
+            // No process waits while the order is packed, because the row of the instance stores
+            // the end of the sleep.
             Step::Pack => Ok(sleep(a_moment("pack", self.number, 200, 600)).then(Step::Ship)),
             Step::Ship => {
                 tokio::time::sleep(a_moment("ship", self.number, 20, 60)).await;

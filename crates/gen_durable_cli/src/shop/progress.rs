@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// Shows the progress bars from here on, if stderr is a terminal.
+    /// Begins to show the progress bars, if stderr is a terminal.
     pub(crate) fn open(&mut self, orders: u64) {
         self.last_line = Instant::now();
         if !std::io::stderr().is_terminal() {
@@ -110,7 +110,8 @@ impl Progress {
         }
     }
 
-    /// Removes the bars and keeps the lines: the summary table is printed next.
+    /// Removes the bars and keeps the printed lines, because the demo prints the summary table
+    /// next.
     pub(crate) fn close(&mut self) {
         if let Some(bars) = self.bars.take() {
             bars.orders.finish_and_clear();

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Shop, a_moment, happens, order::Order};
 
-/// A separate queue, so that slow mail servers do not delay orders.
+/// The queue of receipts. It is separate, so that slow mail servers do not delay orders.
 pub(crate) const MAIL: Queue = Queue::new("mail");
 
-/// Mails the receipt of one charge.
+/// The job that mails the receipt of one charge.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) order: Id<Order>,
@@ -29,8 +29,8 @@ impl Job for Receipt {
         if cx.attempt == 0 && happens("the mail server is away", number, 15) {
             return Err("the mail server is away".into());
         }
-        // A real mail server would get this key, and send the mail only once if it receives the key
-        // twice.
+        // A real step would pass this key to the mail server, which would send the mail only once
+        // if it received the key twice.
         Ok(cx.idempotency_key())
     }
 

@@ -1,10 +1,13 @@
-//! The read model of the shop: orders by state, and revenue by hour. It is built only from the
-//! events that the steps of the orders record.
+//! The read model of the shop: orders by state, and revenue by hour. A projection builds the read
+//! model only from the events that the steps of the orders record.
 
-use gen_durable::{Client, Digest, Event, Events, OrFatal, Pool, ProjectionContext, Projection, Recorded, SECOND, StepError, fatal};
+use gen_durable::{
+    Client, Digest, Event, Events, OrFatal, Pool, Projection, ProjectionContext, Recorded, SECOND,
+    StepError, fatal,
+};
 use serde::{Deserialize, Serialize};
 
-/// The card was charged.
+/// The event that the card of an order was charged.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Charged {
     pub(crate) cents: u64,
@@ -13,14 +16,14 @@ impl Event for Charged {
     const NAME: &'static str = "order_charged";
 }
 
-/// The card was declined.
+/// The event that the card of an order was declined.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Declined;
 impl Event for Declined {
     const NAME: &'static str = "order_declined";
 }
 
-/// The parcel was shipped.
+/// The event that the parcel of an order was shipped.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Shipped {
     pub(crate) parcel: String,
@@ -29,7 +32,7 @@ impl Event for Shipped {
     const NAME: &'static str = "order_shipped";
 }
 
-/// The events of the read model.
+/// The events from which the read model is built.
 #[derive(Debug)]
 pub(crate) enum OrderEvent {
     Charged { cents: u64 },
@@ -56,23 +59,23 @@ impl Events for OrderEvent {
     }
 }
 
-/// Orders by state, and revenue by hour.
+/// The projection of the shop: the number of orders by state, and revenue by hour.
 #[derive(Debug, Clone)]
 pub(crate) struct Sales {
-    /// A name that this program has generated, so it needs no quoting in SQL.
+    /// The name of the schema. This program has generated the name, so it needs no quoting in SQL.
     schema: String,
 }
 
-/// The content of the read model at the end.
+/// The content of the read model at the end of the demo.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Sold {
-    /// The number of events that it was built from.
+    /// The number of events that the read model was built from.
     pub(crate) events: i64,
     /// The number of orders in each state.
     pub(crate) states: Vec<(String, i64)>,
     /// Revenue in cents by hour.
     pub(crate) revenue: Vec<(String, i64)>,
-    /// Whether a rebuild from the log has the same content.
+    /// Whether a rebuild of the read model from the log has the same content.
     pub(crate) verified: bool,
 }
 
@@ -93,7 +96,7 @@ impl Sales {
         }
     }
 
-    /// Creates its tables in the schema of the ledger.
+    /// Creates the tables of the read model in the schema of the ledger.
     pub(crate) async fn make(&self, pool: &Pool) -> anyhow::Result<()> {
         let schema = &self.schema;
         let tx = pool.begin().await?;
@@ -105,10 +108,11 @@ impl Sales {
         Ok(tx.commit().await?)
     }
 
-    /// Reads the read model after it has caught up, and verifies it.
+    /// Waits until the projection has applied all events, then reads the read model and verifies
+    /// it.
     pub(crate) async fn read(&self, client: &Client) -> anyhow::Result<Sold> {
         let (schema, engine) = (&self.schema, client.pool().schema());
-        client.events().place("").await?;
+        client.events().assign_positions("").await?;
         let log_position = client.events().log_position("").await?;
         if log_position == 0 {
             return Ok(Sold {
@@ -169,7 +173,8 @@ impl Projection for Sales {
             "insert into {schema}.revenue as r values ($1, $2, $3) on conflict (generation, hour) do update
              set cents = r.cents + excluded.cents"
         );
-        // Sum up first: one statement per state and per hour, not per event.
+        // Sum up the events of the batch first, so that there is one statement per state and per
+        // hour, not per event.
         let mut states = std::collections::BTreeMap::<&str, i64>::new();
         let mut hours = std::collections::BTreeMap::<String, i64>::new();
         for row in batch {

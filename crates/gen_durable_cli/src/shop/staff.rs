@@ -1,5 +1,5 @@
-//! The worker processes of the demo, managed by their parent: it starts, kills and shuts them down,
-//! and leaves none running.
+//! The worker processes of the demo. The demo process starts, kills and shuts down its workers, and
+//! leaves none running.
 
 use std::{
     io::{BufRead, BufReader},
@@ -20,11 +20,11 @@ pub(crate) const WORKER_COMMAND: &str = "demo-worker";
 /// itself.)
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(5);
-/// SIGINT, SIGKILL and SIGTERM: the user of the demo may kill workers too. (A crash has another
-/// signal number.)
+/// The numbers of SIGINT, SIGKILL and SIGTERM. The user of the demo may kill workers with these
+/// signals. (A crash ends a process with another signal.)
 const KILLED_BY: [i32; 3] = [2, 9, 15];
 
-/// The running workers.
+/// The running worker processes of the demo.
 #[derive(Debug)]
 pub(crate) struct Staff {
     url: String,
@@ -34,10 +34,11 @@ pub(crate) struct Staff {
 
 #[derive(Debug)]
 struct Worker {
-    /// Holds the stdin of the worker: the worker ends when it is closed.
+    /// The process of the worker. It holds the stdin of the worker, and the worker ends when its
+    /// stdin is closed.
     process: Child,
-    /// The last line of its stderr, for the error if it ends unexpectedly. The lock is never held
-    /// over an await.
+    /// The last line of the worker's stderr, for the error message if the worker ends unexpectedly.
+    /// The lock is never held across an await.
     last_line: Arc<Mutex<String>>,
 }
 
@@ -130,7 +131,8 @@ impl Staff {
         Ok(killed)
     }
 
-    /// Lets all workers finish their running steps and exit. Kills those that do not exit in time.
+    /// Lets all workers finish their running steps and exit. Kills the workers that do not exit in
+    /// time.
     pub(crate) async fn shut_down(&mut self) {
         for worker in &mut self.workers {
             drop(worker.process.stdin.take());

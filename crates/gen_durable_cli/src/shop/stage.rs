@@ -1,5 +1,5 @@
-//! The database of the demo: a private Postgres that is removed at the end, or a schema of its own
-//! in the database of DATABASE_URL.
+//! The database of the demo: a private Postgres that is removed at the end, or a separate schema in
+//! the database that DATABASE_URL names.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

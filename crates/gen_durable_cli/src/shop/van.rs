@@ -1,21 +1,25 @@
 //! Work that takes longer than orders: vans that deliver one parcel after the other, a customer
-//! that does not open the door, and jobs on a schedule. They give the dashboard lanes, timers and
-//! schedules to show.
+//! that does not open the door, and jobs on a schedule. This work gives the dashboard lanes, timers
+//! and schedules to show.
 
-use gen_durable::{Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, MisfirePolicy, Outcome, SECOND, Signal, StepError, done, fatal, next, sleep, wait_for};
+use gen_durable::{
+    Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, MisfirePolicy, Outcome, SECOND,
+    Signal, StepError, done, fatal, next, sleep, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Shop;
 
 const VANS: u64 = 3;
 const STOPS: u64 = 4;
-/// The van that waits at a door, the van that breaks down, and the van that is far away.
+/// The numbers of the van that waits at a door, of the van that breaks down, and of the van that is
+/// far away.
 const AT_A_DOOR: u64 = 1;
 const BROKEN: u64 = 2;
 const FAR: u64 = 3;
 
-/// One stop of a van. A van visits its stops one at a time and in order; when it breaks down, its
-/// other stops wait.
+/// One stop of a van. A van visits its stops one at a time and in order. When the van breaks down,
+/// its other stops wait.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Delivery {
     pub(crate) van: u64,
@@ -31,7 +35,8 @@ pub(crate) enum Step {
     Leave,
 }
 
-/// The customer signs: `durable signal ID signed`.
+/// The signal that the customer has signed for the parcel. A user of the demo sends it with
+/// `durable signal ID signed`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Signed;
 
@@ -98,7 +103,7 @@ impl Job for Chore {
 
 /// Returns the names and cycles of the schedules.
 pub(crate) fn chores() -> Result<[(&'static str, Cycle); 2], Error> {
-    let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.missed(MisfirePolicy::All);
+    let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.misfire(MisfirePolicy::All);
     Ok([
         ("stock-count", Cycle::every(10 * SECOND)),
         ("monthly-invoices", invoices),

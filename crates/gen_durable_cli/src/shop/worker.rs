@@ -16,17 +16,18 @@ use super::{
 };
 
 /// The environment variable with the URL of the database. It is not an argument, because every user
-/// of a machine can read arguments.
+/// of a computer can read arguments.
 pub(crate) const URL: &str = "DURABLE_DEMO_URL";
 /// The environment variable with the schema of the engine.
 pub(crate) const SCHEMA: &str = "DURABLE_DEMO_SCHEMA";
 
-/// The time for running steps to end, and the time after which the process exits in any case.
+/// The time in which running steps may end after the parent has closed stdin, and the time after
+/// which the process exits in any case.
 const DRAIN: Duration = Duration::from_secs(2);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns settings with a short lease, so that the claims of a killed worker are released while
-/// the demo runs.
+/// Returns settings with a short lease, so that other workers reap the claims of a killed worker
+/// while the demo runs.
 fn settings() -> Settings {
     Settings {
         lease: 3 * SECOND,
@@ -38,7 +39,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Runs steps until stdin is closed. The kernel closes it however the parent ends.
+/// Runs steps until stdin is closed. The kernel closes stdin however the parent process ends.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let url = std::env::var(URL).context("this command is started by `durable demo`")?;
     let schema = std::env::var(SCHEMA).context("this command is started by `durable demo`")?;

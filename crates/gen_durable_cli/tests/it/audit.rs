@@ -1,11 +1,11 @@
-//! `durable audit`: actions of commands are recorded like those of a dashboard.
+//! `durable audit`: the audit log records the actions of commands like the actions of a dashboard.
 
 use serde_json::json;
 
 use super::{TestSchema, stderr, stdout};
 
 #[tokio::test]
-async fn commands_are_recorded_with_their_actor_and_outcome() {
+async fn the_audit_log_records_cli_commands_with_their_actor_and_outcome() {
     let (db, _) = TestSchema::migrated().await;
     assert!(stdout(&db.run(&["audit"])).contains("no actions are recorded"));
     db.json(&[
@@ -40,7 +40,8 @@ async fn commands_are_recorded_with_their_actor_and_outcome() {
         ]
     );
     assert!(
-        acts.to_string().contains("\"channel\":\"command\"") && !acts.to_string().contains("hunter2"),
+        acts.to_string().contains("\"channel\":\"command\"")
+            && !acts.to_string().contains("hunter2"),
         "{acts}"
     );
     let page = db.json(&["audit", "--limit", "1", "--before", "4"]);

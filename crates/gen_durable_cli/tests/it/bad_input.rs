@@ -1,10 +1,10 @@
-//! Invalid or missing input: the error contains the remedy, and the exit code shows the kind of
-//! error.
+//! Tests invalid or missing input: the error contains the remedy, and the exit code shows the kind
+//! of error.
 
 use super::{TestSchema, durable, stderr};
 
 #[test]
-fn invalid_arguments_exit_with_code_2() {
+fn a_command_with_invalid_arguments_exits_with_code_2() {
     for arguments in [
         vec!["ls", "--status", "asleep"],
         vec!["ls", "--limit", "0"],
@@ -37,7 +37,7 @@ fn invalid_arguments_exit_with_code_2() {
 }
 
 #[test]
-fn a_missing_database_url_is_an_error_that_names_the_variable() {
+fn a_command_without_a_database_url_fails_and_names_the_environment_variable() {
     for command in ["ls", "queues", "workers", "doctor"] {
         let output = durable()
             .arg(command)
@@ -54,7 +54,7 @@ fn a_missing_database_url_is_an_error_that_names_the_variable() {
 }
 
 #[test]
-fn an_unreachable_database_and_an_invalid_url_are_errors() {
+fn a_command_with_an_unreachable_database_or_an_invalid_url_fails() {
     for (url, says) in [
         ("postgres://localhost:1/x?sslmode=disable", "reach"),
         ("postgres://u@h:port/x", "connection string"),
@@ -70,7 +70,7 @@ fn an_unreachable_database_and_an_invalid_url_are_errors() {
 }
 
 #[test]
-fn a_password_is_never_shown() {
+fn the_error_of_a_command_does_not_contain_the_password_of_the_database_url() {
     let url = "postgres://u:hush-hush@localhost:1/x?sslmode=disable";
     for arguments in [
         vec!["ls"],
@@ -92,7 +92,7 @@ fn a_password_is_never_shown() {
 }
 
 #[tokio::test]
-async fn a_missing_instance_and_invalid_names_are_errors() {
+async fn commands_fail_for_an_instance_that_does_not_exist_and_for_invalid_names() {
     let (db, _) = TestSchema::migrated().await;
     for (arguments, says) in [
         (vec!["show", "42"], "no instance 42"),
@@ -126,7 +126,7 @@ async fn a_missing_instance_and_invalid_names_are_errors() {
 }
 
 #[test]
-fn a_demo_without_postgres_is_an_error_with_the_remedy() {
+fn durable_demo_without_postgres_programs_fails_and_names_the_remedy() {
     let output = durable()
         .args(["demo", "--seconds", "1"])
         .env("PG_BIN", "/nowhere")

@@ -1,4 +1,5 @@
-//! The demo, run for real: a worker is killed, nothing is lost, and nothing is left behind.
+//! Runs `durable demo` as a process. The demo kills a worker, loses no instance, and leaves no
+//! process and no schema behind.
 
 use std::{
     io::{BufRead, BufReader},
@@ -15,7 +16,7 @@ use super::{
 };
 
 #[test]
-fn the_demo_on_a_postgres_of_its_own_kills_a_worker_and_loses_nothing() {
+fn the_demo_starts_a_postgres_kills_a_worker_and_settles_every_instance() {
     let output = durable()
         .args(["demo", "--seconds", "3", "--json"])
         .output()
@@ -41,7 +42,7 @@ fn the_demo_on_a_postgres_of_its_own_kills_a_worker_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn the_demo_on_a_given_database_drops_its_schema() {
+async fn the_demo_in_an_existing_database_drops_its_schema_at_the_end() {
     let url = gen_durable_postgres::shared().unwrap().url();
     let output = durable()
         .args(["demo", "--seconds", "1", "--instances", "7"])
@@ -78,7 +79,7 @@ async fn the_demo_on_a_given_database_drops_its_schema() {
 }
 
 #[test]
-fn workers_of_a_killed_demo_end() {
+fn worker_processes_end_after_their_demo_process_is_killed() {
     let mut demo = Playing::start();
     demo.process.kill().unwrap();
     demo.process.wait().unwrap();
@@ -86,7 +87,7 @@ fn workers_of_a_killed_demo_end() {
 }
 
 #[test]
-fn an_interrupted_demo_stops_its_workers() {
+fn a_demo_that_receives_sigint_stops_its_worker_processes() {
     let mut demo = Playing::start();
     let pid = demo.process.id().to_string();
     assert!(
@@ -101,11 +102,11 @@ fn an_interrupted_demo_stops_its_workers() {
     gone(&demo.workers);
 }
 
-/// A running demo with its workers started.
+/// A `durable demo` process that has started its workers.
 struct Playing {
     process: Child,
     workers: Vec<u32>,
-    /// Kept open, so that the demo can keep writing to its stderr.
+    /// The stderr of the demo. The test keeps it open, so that the demo can write to it.
     _stderr: std::io::Lines<BufReader<std::process::ChildStderr>>,
 }
 
@@ -158,7 +159,8 @@ fn gone(workers: &[u32]) {
     }
 }
 
-/// Returns whether this process runs and is a worker: the process id may have been reused.
+/// Returns whether the process with this id runs and is a worker of the demo. Another program may
+/// have the process id by now.
 fn is_a_worker(pid: u32) -> bool {
     let ps = Command::new("ps")
         .args(["-o", "stat=,args=", "-p", &pid.to_string()])
@@ -184,7 +186,7 @@ fn last_line(text: &str) -> Value {
 }
 
 #[test]
-fn a_demo_that_stays_open_keeps_its_shop_and_dashboard_until_it_is_interrupted() {
+fn a_demo_with_the_option_stay_enqueues_orders_and_serves_its_dashboard_until_sigint() {
     let mut command = durable();
     command.args([
         "demo",
@@ -223,7 +225,7 @@ fn a_demo_that_stays_open_keeps_its_shop_and_dashboard_until_it_is_interrupted()
         let answer: Value = serde_json::from_str(&body).ok()?;
         (status == 200 && answer["projections"][0]["served"] == true).then_some(())
     });
-    // Orders are still enqueued.
+    // The demo still enqueues orders.
     let newest = || -> Option<i64> {
         let (_, body) = ask(address, "GET", "/api/v1/instances?limit=1", None);
         serde_json::from_str::<Value>(&body).ok()?["instances"][0]["id"]
@@ -238,7 +240,7 @@ fn a_demo_that_stays_open_keeps_its_shop_and_dashboard_until_it_is_interrupted()
     gone(&workers_named(&said));
 }
 
-/// A process that is killed at the end of its test.
+/// A process that the drop of this value kills at the end of a test.
 struct Ends(Child);
 
 impl Drop for Ends {

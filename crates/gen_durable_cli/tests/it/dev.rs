@@ -1,4 +1,5 @@
-//! A private Postgres for development: it keeps its data, and stops when it is asked to.
+//! `durable dev` runs a private Postgres for development. The Postgres keeps its data, and stops on
+//! SIGINT.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,10 +12,11 @@ use serde_json::Value;
 use super::{durable, stderr};
 
 #[test]
-fn dev_keeps_its_data_between_runs() {
+fn durable_dev_keeps_the_data_of_its_cluster_between_two_runs() {
     let dir = std::env::temp_dir().join(format!("durable-dev-{}", std::process::id()));
     let mut first = Dev::start(&dir);
-    // The printed URL works for the other commands, and the schema is migrated.
+    // The other commands can use the URL that `durable dev` prints, and `durable dev` has migrated
+    // the schema.
     let output = durable()
         .args(["pause", "mail"])
         .env("DATABASE_URL", &first.url)

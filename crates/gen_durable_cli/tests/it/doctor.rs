@@ -1,4 +1,4 @@
-//! The findings of `durable doctor` in lanes, schedules and projections.
+//! Tests the findings of `durable doctor` about lanes, schedules and projections.
 
 use gen_durable::Client;
 
@@ -34,7 +34,7 @@ fn finds(db: &TestSchema, what: &str) {
 }
 
 #[tokio::test]
-async fn a_blocked_lane_is_a_finding() {
+async fn durable_doctor_reports_a_blocked_lane() {
     let (db, client) = TestSchema::migrated().await;
     for _ in 0..2 {
         db.json(&[
@@ -67,7 +67,7 @@ async fn a_blocked_lane_is_a_finding() {
 }
 
 #[tokio::test]
-async fn a_schedule_without_a_worker_or_with_a_start_error_is_a_finding() {
+async fn durable_doctor_reports_a_schedule_without_a_live_worker_or_with_a_start_error() {
     let (db, client) = TestSchema::migrated().await;
     sql(
         &client,
@@ -98,11 +98,11 @@ async fn a_schedule_without_a_worker_or_with_a_start_error_is_a_finding() {
 }
 
 #[tokio::test]
-async fn a_halted_projection_and_one_without_a_worker_are_findings() {
+async fn durable_doctor_reports_a_halted_projection_and_a_projection_without_a_live_worker() {
     let (db, client) = TestSchema::migrated().await;
-    client.events().place("acme").await.unwrap();
+    client.events().assign_positions("acme").await.unwrap();
     sql(&client, "select S.record('acme', 'sold', '1')").await;
-    client.events().place("acme").await.unwrap();
+    client.events().assign_positions("acme").await.unwrap();
     sql(
         &client,
         "insert into S.projections (tenant, projection, version, status, last_error)

@@ -1,12 +1,15 @@
-//! The history of an instance in `durable show`.
+//! Tests the history of an instance in the output of `durable show`.
 
-use gen_durable::{Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next, retry_after, wait_for};
+use gen_durable::{
+    Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next,
+    retry_after, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{TestSchema, note, stderr, stdout};
 
-/// Fails once with a long error, is retried, and waits for a signal.
+/// A machine that fails once, is retried, and waits for a signal.
 #[derive(Serialize, Deserialize)]
 struct Eventful;
 
@@ -73,7 +76,7 @@ async fn with_history() -> (TestSchema, Client) {
 }
 
 #[tokio::test]
-async fn the_history_of_an_instance_is_shown_line_by_line() {
+async fn durable_show_prints_one_line_per_history_row_of_an_instance() {
     let (db, _) = with_history().await;
     let shown = stdout(&db.run(&["show", "1"]));
     let history: Vec<&str> = shown
@@ -110,7 +113,7 @@ async fn the_history_of_an_instance_is_shown_line_by_line() {
 }
 
 #[tokio::test]
-async fn the_history_is_available_as_json_and_in_pages() {
+async fn durable_show_prints_the_history_of_an_instance_as_json_and_page_by_page() {
     let (db, _) = with_history().await;
     let all = db.json(&["show", "1"]);
     let words = |shown: &Value, name: &str| -> Vec<String> {
@@ -149,7 +152,7 @@ async fn the_history_is_available_as_json_and_in_pages() {
 }
 
 #[tokio::test]
-async fn an_empty_history_is_not_shown_and_invalid_options_are_errors() {
+async fn durable_show_prints_no_table_for_an_empty_history_and_rejects_invalid_options() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     assert!(!stdout(&db.run(&["show", "1"])).contains("outcome"));
@@ -163,7 +166,11 @@ async fn an_empty_history_is_not_shown_and_invalid_options_are_errors() {
         shown.contains("cancelled") && shown.contains("\\u{1b}[2Jno"),
         "{shown}"
     );
-    for wrong in [["--before", "x"], ["--history", "1000"], ["--history", "-1"]] {
+    for wrong in [
+        ["--before", "x"],
+        ["--history", "1000"],
+        ["--history", "-1"],
+    ] {
         let output = db.run(&["show", "1", wrong[0], wrong[1]]);
         assert_eq!(
             output.status.code(),

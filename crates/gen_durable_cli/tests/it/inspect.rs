@@ -1,9 +1,9 @@
-//! The commands ls, show, queues, pause, resume, workers and doctor.
+//! Tests the commands ls, show, queues, pause, resume, workers and doctor.
 
 use super::{TestSchema, note, stderr, stdout};
 
 #[tokio::test]
-async fn instances_are_listed_newest_first_in_pages() {
+async fn durable_ls_lists_instances_newest_first_and_page_by_page() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue_all(["a", "b", "c"].map(note)).await.unwrap();
     let all = db.json(&["ls"]);
@@ -37,7 +37,7 @@ async fn instances_are_listed_newest_first_in_pages() {
 }
 
 #[tokio::test]
-async fn show_displays_all_columns_of_an_instance() {
+async fn durable_show_prints_the_columns_and_the_state_of_an_instance() {
     let (db, client) = TestSchema::migrated().await;
     let id = client
         .enqueue(note("hello"))
@@ -66,7 +66,7 @@ async fn show_displays_all_columns_of_an_instance() {
 }
 
 #[tokio::test]
-async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal() {
+async fn commands_escape_control_characters_in_stored_values_before_they_print_them() {
     let (db, client) = TestSchema::migrated().await;
     let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{7f}";
     client
@@ -108,7 +108,7 @@ async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal()
 }
 
 #[tokio::test]
-async fn a_number_larger_than_any_integer_keeps_all_its_digits() {
+async fn durable_show_and_ls_print_all_digits_of_a_number_with_30_digits() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     let digits = "123456789012345678901234567890";
@@ -131,7 +131,7 @@ async fn a_number_larger_than_any_integer_keeps_all_its_digits() {
 }
 
 #[tokio::test]
-async fn a_queue_is_paused_and_resumed() {
+async fn durable_pause_and_resume_change_the_status_of_a_queue() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     assert_eq!(db.json(&["queues"])[0]["paused"], false);
@@ -148,7 +148,7 @@ async fn a_queue_is_paused_and_resumed() {
 }
 
 #[tokio::test]
-async fn the_doctor_has_no_findings_in_an_empty_schema_and_reports_instances_without_a_worker() {
+async fn durable_doctor_reports_instances_that_no_live_worker_can_run() {
     let (db, client) = TestSchema::migrated().await;
     assert_eq!(db.json(&["workers"]), serde_json::json!([]));
     assert_eq!(db.json(&["doctor"])["findings"], serde_json::json!([]));

@@ -1,4 +1,5 @@
-//! Lanes and partitions; and how show, ls, explain, queues and enqueue display them.
+//! Tests the commands `durable lanes` and `durable partitions`, and the output of show, ls,
+//! explain, queues and enqueue for instances with a lane or a partition key.
 
 use gen_durable::Client;
 use serde_json::json;
@@ -54,7 +55,7 @@ fn refused(db: &TestSchema, arguments: &[&str], code: i32, says: &str) {
 }
 
 #[tokio::test]
-async fn a_blocked_lane_is_listed_explained_and_retried() {
+async fn durable_lanes_lists_a_blocked_lane_with_its_reason_and_retries_the_head() {
     let (db, client) = TestSchema::migrated().await;
     assert_eq!(db.json(&["lanes"]), json!([]));
     assert!(stdout(&db.run(&["lanes"])).contains("no lane has instances"));
@@ -158,7 +159,7 @@ async fn a_blocked_lane_is_listed_explained_and_retried() {
 }
 
 #[tokio::test]
-async fn the_head_of_a_tenants_lane_is_skipped_or_discarded_and_keys_are_shell_quoted() {
+async fn durable_lanes_skips_or_discards_the_head_of_a_lane_and_prints_keys_shell_quoted() {
     let (db, client) = TestSchema::migrated().await;
     let key = "server: it's";
     blocked(&db, &client, key, "acme").await;
@@ -198,7 +199,7 @@ async fn the_head_of_a_tenants_lane_is_skipped_or_discarded_and_keys_are_shell_q
 }
 
 #[tokio::test]
-async fn partition_keys_are_listed_and_waiting_instances_name_the_holder() {
+async fn durable_partitions_lists_keys_and_durable_explain_names_the_partition_holder() {
     let (db, client) = TestSchema::migrated().await;
     assert!(stdout(&db.run(&["partitions"])).contains("no instance"));
     for _ in 0..2 {
@@ -211,7 +212,7 @@ async fn partition_keys_are_listed_and_waiting_instances_name_the_holder() {
             "account:7",
         ]);
     }
-    assert_eq!(db.json(&["partitions"])[0]["turn"], json!(null));
+    assert_eq!(db.json(&["partitions"])[0]["holder"], json!(null));
     assert!(
         stdout(&db.run(&["explain", "1"]))
             .contains("no live worker: workers assign lane positions")
@@ -219,7 +220,11 @@ async fn partition_keys_are_listed_and_waiting_instances_name_the_holder() {
     run(&db, &client, "select S._place(0, 1000)").await;
     let keys = db.json(&["partitions"]);
     assert_eq!(
-        (&keys[0]["key"], &keys[0]["waiting"], &keys[0]["turn"]["id"]),
+        (
+            &keys[0]["key"],
+            &keys[0]["waiting"],
+            &keys[0]["holder"]["id"]
+        ),
         (&json!("account:7"), &json!(1), &json!(1))
     );
     assert!(stdout(&db.run(&["partitions"])).contains("account:7"));

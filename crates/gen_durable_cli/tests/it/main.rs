@@ -1,4 +1,4 @@
-//! The command as a user or a script calls it: the real program on a real Postgres.
+//! Tests the `durable` command as a user or a script calls it: the real program on a real Postgres.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod audit;
@@ -6,13 +6,13 @@ mod bad_input;
 mod demo;
 mod dev;
 mod doctor;
-mod lanes;
+mod history;
 mod inspect;
+mod lanes;
 mod migrate;
+mod operate;
 mod projections;
 mod serve;
-mod operate;
-mod history;
 mod timers;
 mod watch;
 
@@ -32,14 +32,14 @@ fn durable() -> Command {
     command
 }
 
-/// A schema for one test.
+/// A database schema that one test uses.
 struct TestSchema {
     url: String,
     schema: String,
 }
 
 impl TestSchema {
-    /// Chooses a name. The schema does not exist yet.
+    /// Chooses the name of a schema that does not exist yet.
     fn new() -> TestSchema {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let url = gen_durable_postgres::shared().unwrap().url();

@@ -1,9 +1,9 @@
-//! Upgrades and downgrades of the schema, and the SQL that is printed for other tools.
+//! `durable migrate` upgrades and downgrades the schema, and prints its SQL for other tools.
 
 use super::{TestSchema, durable, stderr, stdout};
 
 #[test]
-fn the_schema_is_upgraded_and_removed_completely() {
+fn durable_migrate_installs_the_schema_and_removes_it_only_with_the_option_yes() {
     let db = TestSchema::new();
     assert_eq!(db.json(&["migrate", "status"])["installed"], 0);
     let output = db.run(&["ls"]);
@@ -36,7 +36,7 @@ fn the_schema_is_upgraded_and_removed_completely() {
 }
 
 #[tokio::test]
-async fn a_downgrade_names_the_dropped_tables_and_needs_yes_and_no_live_workers() {
+async fn a_downgrade_that_drops_tables_needs_the_option_yes_and_no_live_worker() {
     let (db, client) = TestSchema::migrated().await;
     let refused = db.run(&["migrate", "down", "--to", "0"]);
     assert_eq!(refused.status.code(), Some(2));
@@ -84,7 +84,7 @@ async fn a_downgrade_names_the_dropped_tables_and_needs_yes_and_no_live_workers(
 }
 
 #[test]
-fn sql_is_printed_for_the_given_schema_without_a_database() {
+fn durable_migrate_prints_sql_for_the_given_schema_without_a_database_connection() {
     let print = |arguments: &[&str]| {
         let output = durable()
             .arg("migrate")
@@ -115,7 +115,7 @@ fn sql_is_printed_for_the_given_schema_without_a_database() {
 }
 
 #[tokio::test]
-async fn rights_are_granted_to_roles_that_exist() {
+async fn durable_migrate_grant_gives_existing_roles_their_rights_and_rejects_missing_roles() {
     let (db, client) = TestSchema::migrated().await;
     let (runtime, reader) = (
         format!("{}_runtime", db.schema),

@@ -1,5 +1,5 @@
-//! The commands enqueue, signal, cancel, retry and explain; and how show displays inboxes, children
-//! and waits.
+//! Tests the commands enqueue, signal, cancel, retry and explain; and the inboxes, children and
+//! waits in the output of show.
 
 use gen_durable::Client;
 use serde_json::json;
@@ -35,7 +35,7 @@ fn refused(db: &TestSchema, arguments: &[&str], code: i32, says: &str) {
 }
 
 #[tokio::test]
-async fn an_instance_is_enqueued_with_all_its_options() {
+async fn durable_enqueue_stores_the_value_of_each_option_in_the_new_instance() {
     let (db, _) = TestSchema::migrated().await;
     let made = db.json(&["enqueue", "note", "--state", "{\"text\": \"hi\"}"]);
     assert_eq!(made, json!({"id": 1, "is_new": true}));
@@ -118,7 +118,7 @@ async fn an_instance_is_enqueued_with_all_its_options() {
 }
 
 #[tokio::test]
-async fn a_signal_is_sent_by_id_or_key_and_shown_in_the_inbox() {
+async fn durable_signal_sends_to_an_id_or_a_key_and_durable_show_prints_the_inbox() {
     let (db, client) = TestSchema::migrated().await;
     db.json(&[
         "enqueue", "order", "--step", "told", "--state", "1", "--tenant", "acme", "--key",
@@ -193,7 +193,7 @@ async fn a_signal_is_sent_by_id_or_key_and_shown_in_the_inbox() {
         "a signal needs",
     );
 
-    // Signals in the inbox of a settled instance are undelivered.
+    // `durable show` reports the signals in the inbox of a settled instance as undelivered.
     assert_eq!(
         db.json(&[
             "cancel", "--key", "order:7", "--tenant", "acme", "--reason", "no more"
@@ -209,7 +209,7 @@ async fn a_signal_is_sent_by_id_or_key_and_shown_in_the_inbox() {
 }
 
 #[tokio::test]
-async fn an_instance_is_cancelled_with_its_descendants() {
+async fn durable_cancel_with_the_option_subtree_cancels_an_instance_and_its_children() {
     let (db, client) = TestSchema::migrated().await;
     client
         .enqueue_all(["parent", "child", "other"].map(note))
@@ -240,7 +240,7 @@ async fn an_instance_is_cancelled_with_its_descendants() {
 }
 
 #[tokio::test]
-async fn a_settled_instance_can_be_retried_and_a_live_one_cannot() {
+async fn durable_retry_makes_a_cancelled_instance_runnable_and_rejects_a_runnable_instance() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     refused(&db, &["retry", "1"], 1, "is runnable");
@@ -264,7 +264,7 @@ async fn a_settled_instance_can_be_retried_and_a_live_one_cannot() {
 }
 
 #[tokio::test]
-async fn explain_names_every_blocker() {
+async fn durable_explain_names_each_reason_why_an_instance_does_not_run() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     db.json(&["pause", "default"]);

@@ -1,6 +1,8 @@
-//! `durable projections` with a worker that has registered a projection.
+//! Tests `durable projections` with a worker that has registered a projection.
 
-use gen_durable::{Digest, Engine, Event, Policy, ProjectionContext, Projection, Recorded, StepError};
+use gen_durable::{
+    Digest, Engine, Event, Policy, Projection, ProjectionContext, Recorded, StepError,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{TestSchema, stderr, stdout};
@@ -13,7 +15,7 @@ impl Event for Sold {
     const NAME: &'static str = "sold";
 }
 
-/// A projection with the version as a parameter.
+/// A projection. The type parameter `V` is its version.
 struct Till<const V: u16>(String);
 impl<const V: u16> Projection for Till<V> {
     const NAME: &'static str = "till";
@@ -61,7 +63,7 @@ impl<const V: u16> Projection for Till<V> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn projections_are_listed_rebuilt_verified_and_retried_from_the_command_line() {
+async fn durable_projections_lists_rebuilds_verifies_and_retries_projections() {
     let (db, client) = TestSchema::migrated().await;
     let none = db.run(&["projections"]);
     assert!(
@@ -211,7 +213,7 @@ async fn projections_are_listed_rebuilt_verified_and_retried_from_the_command_li
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_projection_version_waits_for_a_rebuild() {
+async fn durable_projections_shows_that_a_new_projection_version_waits_for_a_rebuild() {
     let (db, client) = TestSchema::migrated().await;
     let tx = client.pool().begin().await.unwrap();
     let table = format!(
@@ -251,7 +253,8 @@ async fn a_new_projection_version_waits_for_a_rebuild() {
     drop(stop);
     running.await.unwrap().unwrap();
 
-    // These logs get no new events: the engine announces the new version when it starts.
+    // The logs of both tenants get no new events. The engine announces the new version of the
+    // projection when it starts.
     let (stop, running) = start(
         build()
             .project(Till::<2>(db.schema.clone()))

@@ -13,7 +13,7 @@ use super::{TestSchema, durable, stderr};
 const TOKEN: &str = "a-token-of-more-than-22-characters";
 const READ_TOKEN: &str = "another-one-that-may-only-look-here";
 
-/// A running `durable serve` and its address.
+/// A running `durable serve` process and its address.
 pub(crate) struct Serving {
     process: Child,
     address: String,
@@ -123,7 +123,7 @@ fn refused(output: &Output, code: i32, says: &str) {
 }
 
 #[tokio::test]
-async fn a_server_on_a_loopback_address_records_the_source_of_an_action() {
+async fn durable_serve_on_a_loopback_address_records_the_client_address_of_an_action() {
     let (db, _) = TestSchema::migrated().await;
     let serving = Serving::start(&db, &["--listen", "127.0.0.1:0"], false);
     assert_eq!(serving.ask("GET", "/healthz", None).0, 200);
@@ -143,7 +143,7 @@ async fn a_server_on_a_loopback_address_records_the_source_of_an_action() {
     );
     let acts = db.json(&["audit"]);
     assert_eq!(
-        (&acts[0]["act"], &acts[0]["from"], &acts[0]["via"]),
+        (&acts[0]["action"], &acts[0]["source"], &acts[0]["channel"]),
         (&"pause".into(), &"127.0.0.1".into(), &"dashboard".into())
     );
     // A second server cannot listen on the same address, and its error contains the remedy.
@@ -155,7 +155,7 @@ async fn a_server_on_a_loopback_address_records_the_source_of_an_action() {
 }
 
 #[tokio::test]
-async fn a_public_address_needs_a_token_and_a_read_token_may_only_read() {
+async fn durable_serve_on_a_public_address_needs_a_token_and_a_read_token_allows_no_action() {
     let (db, _) = TestSchema::migrated().await;
     refused(
         &serve(&db, &["--listen", "0.0.0.0:0"]).output().unwrap(),
@@ -199,12 +199,12 @@ async fn a_public_address_needs_a_token_and_a_read_token_may_only_read() {
         "the request must change nothing"
     );
     assert_eq!(serving.ask("POST", act, Some(TOKEN)).0, 200);
-    assert_eq!(db.json(&["audit"])[0]["who"], "operator token");
+    assert_eq!(db.json(&["audit"])[0]["actor"], "operator token");
     assert_eq!(serving.stop(), Some(0));
 }
 
 #[tokio::test]
-async fn serve_without_a_schema_is_an_error_with_the_remedy() {
+async fn durable_serve_without_an_installed_schema_fails_and_suggests_durable_migrate_up() {
     let db = TestSchema::new();
     refused(
         &serve(&db, &["--listen", "127.0.0.1:0"]).output().unwrap(),
@@ -214,7 +214,7 @@ async fn serve_without_a_schema_is_an_error_with_the_remedy() {
 }
 
 #[test]
-fn completion_scripts_contain_every_command() {
+fn the_completion_script_of_each_shell_contains_the_durable_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = durable().args(["completions", shell]).output().unwrap();
         assert!(output.status.success(), "{shell}: {}", stderr(&output));

@@ -1,4 +1,4 @@
-//! Timers and schedules from the command line.
+//! Tests the commands `durable timers` and `durable schedules`.
 
 use gen_durable::{Cycle, Engine};
 use serde_json::json;
@@ -28,7 +28,7 @@ async fn with_a_schedule() -> TestSchema {
 }
 
 #[tokio::test]
-async fn pending_timers_are_shown_with_a_forecast() {
+async fn durable_timers_lists_pending_timers_and_forecasts_how_many_become_due() {
     let (db, _) = TestSchema::migrated().await;
     assert!(stdout(&db.run(&["timers"])).contains("no timers are pending"));
     assert!(stdout(&db.run(&["timers", "--overdue"])).contains("no timer is overdue"));
@@ -61,7 +61,7 @@ async fn pending_timers_are_shown_with_a_forecast() {
 }
 
 #[tokio::test]
-async fn schedules_are_shown_paused_resumed_set_and_run() {
+async fn durable_schedules_lists_pauses_resumes_changes_and_runs_a_schedule() {
     let (empty, _) = TestSchema::migrated().await;
     assert!(stdout(&empty.run(&["schedules"])).contains("no schedules"));
     let db = with_a_schedule().await;
@@ -107,7 +107,7 @@ async fn schedules_are_shown_paused_resumed_set_and_run() {
         "set",
         "nightly",
         "R/2026-01-05T08:00:00[Europe/Madrid]/P1W",
-        "--missed",
+        "--misfire",
         "skip",
     ]);
     let one = db.json(&["schedules", "show", "nightly"]);
@@ -136,7 +136,7 @@ async fn schedules_are_shown_paused_resumed_set_and_run() {
             "there is no time zone",
         ),
         (
-            &["schedules", "set", "nightly", "R/PT1H", "--missed", "none"],
+            &["schedules", "set", "nightly", "R/PT1H", "--misfire", "none"],
             2,
             "latest",
         ),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{TestSchema, durable, note, serve::interrupt, stderr};
 
 #[tokio::test]
-async fn a_watched_command_is_repeated_until_it_is_interrupted() {
+async fn a_command_with_the_option_watch_runs_repeatedly_until_it_receives_sigint() {
     let (db, client) = TestSchema::migrated().await;
     let mut command = durable();
     command
@@ -29,7 +29,7 @@ async fn a_watched_command_is_repeated_until_it_is_interrupted() {
 }
 
 #[tokio::test]
-async fn commands_that_change_something_cannot_be_watched_and_an_error_ends_a_watch() {
+async fn the_option_watch_is_rejected_for_commands_that_write_and_a_watch_ends_at_an_error() {
     let (db, _) = TestSchema::migrated().await;
     let refused = db.run(&["pause", "mail", "--watch"]);
     assert_eq!(refused.status.code(), Some(2));

@@ -1,4 +1,4 @@
-// Actions of an operator on one instance, or on many.
+// The dialogs for actions of an operator on one instance or on many instances.
 
 import { html, useEffect, useState } from '../vendor/preact-htm.js';
 import { get, post, part } from '../api.js';

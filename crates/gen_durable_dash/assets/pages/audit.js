@@ -1,4 +1,4 @@
-// The audit log: operator actions, with user, source and outcome.
+// The page of the audit log: it lists the actions of operators with user, source and outcome.
 
 import { html } from '../vendor/preact-htm.js';
 import { Empty, Loading, Panel, Table, Time, ErrorNotice } from '../parts.js';
@@ -12,8 +12,8 @@ export function Audit({ live }) {
     <${ErrorNotice} error=${pages.error} /><${Panel}>
     ${acts.length === 0 ? html`<${Empty} title="No actions yet">Retries, signals, cancellations and pauses appear here with the user that requested them.<//>` : html`
     <${Table} label="Audit log" head=${['time', 'user', 'source', 'action', 'subject', 'outcome']}>
-      ${acts.map((act) => html`<tr key=${act.id}><td><${Time} at=${act.at} now=${live.now} /></td><td>${act.by}</td><td title=${`through the ${act.via}`}>${act.from ?? html`<span class="faint">${act.via}</span>`}</td>
-        <td>${act.act}</td><td class="cut" title=${act.on}>${act.on}</td>
+      ${acts.map((act) => html`<tr key=${act.id}><td><${Time} at=${act.at} now=${live.now} /></td><td>${act.actor}</td><td title=${`through the ${act.channel}`}>${act.source ?? html`<span class="faint">${act.channel}</span>`}</td>
+        <td>${act.action}</td><td class="cut" title=${act.subject}>${act.subject}</td>
         <td class=${`cut ${act.succeeded === false ? 'error-text' : ''}`} title=${act.outcome ?? ''}>${act.outcome ?? html`<span class="warn">outcome not recorded: the action may or may not have taken effect</span>`}</td></tr>`)}
     <//>`}
     <${LoadMore} pages=${pages} what="action" />

@@ -1,4 +1,4 @@
-// Failed and stuck instances grouped by error, to be retried together.
+// The page of failed and stuck instances, grouped by error. An operator can retry a group together.
 
 import { html } from '../vendor/preact-htm.js';
 import { Empty, InstanceLink, Loading, Panel, Status, Time } from '../parts.js';

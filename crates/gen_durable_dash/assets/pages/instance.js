@@ -19,7 +19,8 @@ export function Instance({ one, live, mayAct }) {
   const isLive = (row) => !row || !SETTLED.includes(row.status);
   const instance = useFetch(path, { every: EVERY, again: isLive });
   const row = instance.data;
-  // Changes whenever the row changes. The panels below fetch their data again then.
+  // This value changes whenever the row of the instance changes. The panels then fetch their data
+  // again.
   const moved = row ? `${row.commits}.${row.claims}.${row.status}.${row.updated_at}` : '';
   const { now } = live;
   if (!row) {
@@ -102,7 +103,7 @@ function History({ path, moved, row, now }) {
     ${lines.length === 0 && html`<p class="faint">No history is recorded yet. Jobs record only failures by default.</p>`}`;
 }
 
-// Keeps the last value while the next one is being fetched.
+// Returns the last value while the page fetches the next one.
 function useLatest(value) {
   const [kept, setKept] = useState(null);
   if (value && value !== kept) setKept(value);

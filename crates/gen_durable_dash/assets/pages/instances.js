@@ -1,4 +1,5 @@
-// Instances: search, page through the results, enqueue.
+// The page of instances: it searches them, shows the results page by page, and enqueues new
+// instances.
 
 import { html, useEffect, useState } from '../vendor/preact-htm.js';
 import { get, query as toQuery } from '../api.js';

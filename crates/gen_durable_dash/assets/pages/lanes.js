@@ -1,5 +1,5 @@
-// Lanes: the head of each, its depth, the reason why the head has not finished, and the actions on
-// a blocked lane. Also partition keys.
+// The page of lanes: it shows the head and the depth of each lane, and the reason why the head has
+// not finished, and offers the actions on a blocked lane. It also lists partition keys.
 
 import { html, useEffect, useState } from '../vendor/preact-htm.js';
 import { get, post, query as toQuery } from '../api.js';

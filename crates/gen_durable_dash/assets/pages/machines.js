@@ -1,4 +1,4 @@
-// Machines, each drawn as a graph of its steps.
+// The page of machines. It draws each machine as a graph of its steps.
 
 import { html } from '../vendor/preact-htm.js';
 import { Graph, stepTimes, stepsInOrder } from '../graph.js';

@@ -1,4 +1,4 @@
-// The overview: throughput, latency, backlog and errors.
+// The overview page: it shows throughput, latency, backlog and errors.
 
 import { html } from '../vendor/preact-htm.js';
 import { Chart } from '../chart.js';

@@ -1,4 +1,5 @@
-// Projections: their lag, runs and failed events, and the actions on them.
+// The page of projections: it shows their lag, runs and failed events, and offers the actions on
+// them.
 
 import { html, useEffect, useRef, useState } from '../vendor/preact-htm.js';
 import { get, post, part } from '../api.js';

@@ -1,4 +1,4 @@
-// Queues: their backlog; pause and resume.
+// The page of queues: it shows the backlog of each queue, and pauses and resumes queues.
 
 import { html, useState } from '../vendor/preact-htm.js';
 import { post, part } from '../api.js';

@@ -1,4 +1,5 @@
-// Schedules: next occurrences and recent runs; pause, resume, run now, change the cycle.
+// The page of schedules: it shows next occurrences and recent runs, and pauses, resumes, runs or
+// changes a schedule.
 
 import { html, useState } from '../vendor/preact-htm.js';
 import { part, post, query as toQuery } from '../api.js';

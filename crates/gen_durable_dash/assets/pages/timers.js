@@ -1,4 +1,4 @@
-// Timers: the forecast of the next hour, overdue timers, and the next ones.
+// The page of timers: it shows the forecast of the next hour, overdue timers, and the next timers.
 
 import { html, useEffect, useState } from '../vendor/preact-htm.js';
 import { get, part, post, query as toQuery } from '../api.js';

@@ -1,4 +1,4 @@
-// Workers and their leases.
+// The page of workers and their leases.
 
 import { html } from '../vendor/preact-htm.js';
 import { Empty, Loading, Panel, Table, Time } from '../parts.js';

@@ -1,4 +1,4 @@
-//! Actions on one instance: signal, cancel, retry.
+//! The HTTP handlers of the actions on one instance: signal, cancel and retry.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Address, Id};
@@ -90,9 +90,10 @@ pub(crate) async fn cancel(
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RetryBody {
-    /// The step to continue with; without it, the instance continues with its current step.
+    /// The step from which the instance continues. Without this field it continues from its current
+    /// step.
     step: Option<String>,
-    /// The data of that step.
+    /// The data of the step from which the instance continues.
     data: Option<Box<RawValue>>,
 }
 

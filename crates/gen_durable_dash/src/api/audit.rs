@@ -1,4 +1,4 @@
-//! The audit log.
+//! The HTTP handlers of the audit log.
 
 use axum::{Json, extract::State};
 use gen_durable::AuditRecord;
@@ -55,8 +55,8 @@ pub(crate) async fn list(
 
 fn line(action: &AuditRecord, redaction: &Redaction) -> Value {
     json!({
-        "id": action.id.to_string(), "at": action.at.to_string(), "by": action.actor, "from": action.source, "channel": action.channel, "action": action.act,
-        "on": redaction.text(&action.subject), "succeeded": action.succeeded,
+        "id": action.id.to_string(), "at": action.at.to_string(), "actor": action.actor, "source": action.source, "channel": action.channel, "action": action.action,
+        "subject": redaction.text(&action.subject), "succeeded": action.succeeded,
         "outcome": action.outcome.as_deref().map(|outcome| redaction.text(outcome)), "ended_at": time(action.ended_at),
     })
 }

@@ -1,4 +1,4 @@
-//! Bulk actions.
+//! The HTTP handlers of bulk actions.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use gen_durable::{Search, Status};
@@ -13,7 +13,7 @@ use crate::{
     shared::Shared,
 };
 
-/// The instances to select, and the action on them.
+/// The body of a bulk request: the instances to select, and the action on them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Many {
@@ -91,7 +91,7 @@ pub(crate) async fn begin(
             Problem::new(StatusCode::CONFLICT, "count_changed", why).with(json!({"count": count}))
         );
     }
-    // Process the oldest first. The search returns the newest first.
+    // Process the oldest instances first. The search returns the newest instances first.
     matched.ids.reverse();
     let (act, why) = (
         many.act,

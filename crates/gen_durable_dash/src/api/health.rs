@@ -1,4 +1,4 @@
-//! Health checks and the OpenAPI document.
+//! The HTTP handlers of the health checks and of the OpenAPI document.
 
 use axum::{
     Json,
@@ -10,13 +10,12 @@ use serde_json::{Value, json};
 
 use crate::{openapi, problem::Answer, shared::Shared};
 
-/// Liveness of this process, without authentication.
+/// Reports that this process is alive, without authentication.
 pub(crate) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Readiness of the whole: whether the database answers, and whether this build supports its schema
-/// version.
+/// Reports whether the database answers, and whether this build supports the version of the schema.
 pub(crate) async fn health(State(shared): State<Shared>) -> Answer<Response> {
     let estimate = shared.inspect().estimate().await?;
     let status = shared.client.pool().migrations().status().await?;

@@ -1,7 +1,7 @@
 //! One instance: its columns, history, inbox, children, and why it does not run.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Blocker, Status, HistoryCursor, Timestamp};
+use gen_durable::{Blocker, HistoryCursor, Status, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
@@ -22,7 +22,7 @@ pub(crate) struct Whole {
     result: Box<RawValue>,
     /// Whether state, data and result were left out, because the caller may not see payloads.
     payloads_hidden: bool,
-    /// Its ancestors, the parent first.
+    /// The ancestors of the instance, the parent first.
     ancestors: Vec<Value>,
 }
 
@@ -38,7 +38,7 @@ fn hides(shared: &Shared, caller: &Caller) -> bool {
     caller.role == Role::Reader && !shared.options.readers_see_payloads
 }
 
-/// How many generations of ancestors are listed.
+/// The maximum number of generations of ancestors in a response.
 const ANCESTORS_MAX: usize = 10;
 
 pub(crate) async fn show(
@@ -102,7 +102,10 @@ pub(crate) async fn history(
         seq,
         epoch: epoch.unwrap_or(i64::MAX),
     });
-    let lines = shared.inspect().history(number(&id)?, before, limit).await?;
+    let lines = shared
+        .inspect()
+        .history(number(&id)?, before, limit)
+        .await?;
     let has_more = lines.len() == limit;
     let redaction = &shared.options.redaction;
     let lines: Vec<Value> = lines
@@ -201,7 +204,7 @@ pub(crate) async fn explain(
     ))
 }
 
-/// Returns a stable code for programs and a sentence for people.
+/// Describes a blocker: returns a stable code for programs and a sentence for people.
 pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
     let deadline = |at: &Option<Timestamp>| {
         at.map_or("without a deadline".to_owned(), |at| {

@@ -1,9 +1,9 @@
-//! Search for instances, and enqueue.
+//! The HTTP handlers that search for instances and enqueue new ones.
 
 use std::time::Duration;
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::{UntypedInstance, KeyScope, Search, Status, Timestamp};
+use gen_durable::{KeyScope, Search, Status, Timestamp, UntypedInstance};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
@@ -14,7 +14,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Longer filter values are rejected.
+/// The maximum length of a filter value. Longer values are rejected.
 const WORD_BYTES_MAX: usize = 500;
 
 /// The filter of a search. An empty value means "not given", because browsers send empty form
@@ -29,9 +29,9 @@ pub(crate) struct Wanted {
     pub(crate) tenant: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) error: Option<String>,
-    /// Enqueued at most this many seconds ago.
+    /// Selects instances that were enqueued at most this many seconds ago.
     pub(crate) newer_than: Option<u64>,
-    /// Enqueued at least this many seconds ago.
+    /// Selects instances that were enqueued at least this many seconds ago.
     pub(crate) older_than: Option<u64>,
     /// Cursor: the last id of the previous page.
     pub(crate) before: Option<String>,

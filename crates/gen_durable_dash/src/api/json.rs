@@ -3,19 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Findings, Backlog, Edge, SearchHit, Instance, HistoryEntry, Timestamp, FailureGroup, WorkerInfo};
+use gen_durable::{
+    Backlog, Edge, FailureGroup, Findings, HistoryEntry, Instance, SearchHit, Timestamp, WorkerInfo,
+};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
 
-/// Counts stop at this number.
+/// The maximum of a count: counting stops at this number.
 pub(crate) const COUNTED_MAX: i64 = 10_001;
 
 pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
     at.map(|at| at.to_string())
 }
 
-/// Returns an instance for a list.
+/// Returns an instance as JSON for a list.
 pub(crate) fn found(row: &SearchHit, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
@@ -27,7 +29,7 @@ pub(crate) fn found(row: &SearchHit, redaction: &Redaction) -> Value {
     })
 }
 
-/// Returns an instance without its state, data and result.
+/// Returns an instance as JSON, without its state, data and result.
 pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
@@ -203,14 +205,14 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
 }
 
 /// Returns the counts of findings that need an operator.
-fn attention(attention: &Findings) -> Value {
+fn findings(findings: &Findings) -> Value {
     json!({
-        "lanes_blocked": attention.lanes_blocked, "overdue": attention.overdue,
-        "schedules_paused": attention.schedules_paused, "schedules_failing": attention.schedules_failing,
+        "lanes_blocked": findings.lanes_blocked, "overdue": findings.overdue,
+        "schedules_paused": findings.schedules_paused, "schedules_failing": findings.schedules_failing,
     })
 }
 
-/// Returns all live numbers.
+/// Returns all live numbers as JSON.
 pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
     let (totals, capped) = totals(snapshot);
     let estimate = snapshot.estimate.as_ref();
@@ -222,6 +224,6 @@ pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
         "workers": snapshot.workers.iter().map(worker).collect::<Vec<_>>(),
         "machines": machines(snapshot),
         "failures": failures(&snapshot.troubles, redaction),
-        "minute": snapshot.minute, "chart": snapshot.chart, "attention": attention(&snapshot.attention),
+        "minute": snapshot.minute, "chart": snapshot.chart, "findings": findings(&snapshot.findings),
     })
 }

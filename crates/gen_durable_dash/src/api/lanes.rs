@@ -15,7 +15,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Longer filter values are rejected: no key is longer.
+/// The maximum length of a filter value. Longer values are rejected, because no key is longer.
 const WORD_BYTES_MAX: usize = 512;
 
 /// The filter of lanes or partition keys. An empty value means "not given", because browsers send
@@ -24,9 +24,9 @@ const WORD_BYTES_MAX: usize = 512;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
     tenant: Option<String>,
-    /// The prefix of the keys.
+    /// Selects keys with this prefix.
     prefix: Option<String>,
-    /// Only blocked lanes.
+    /// Selects only blocked lanes.
     blocked: Option<String>,
     /// Cursor: the key and tenant at the end of the previous page.
     after: Option<String>,
@@ -161,7 +161,7 @@ pub(crate) async fn partitions(
                 json!({
                     "tenant": key.tenant, "key": key.key, "waiting": key.waiting,
                     "capped": key.waiting >= shown::COUNTED_MAX,
-                    "holder": key.holder.as_ref().map(|holder| holder(holder, redaction)),
+                    "holder": key.holder.as_ref().map(|one| holder(one, redaction)),
                 })
             })
             .collect();
@@ -178,7 +178,7 @@ pub(crate) struct Which {
     key: String,
     #[serde(default)]
     tenant: String,
-    /// The reason of a discard.
+    /// The reason that an operator gives for a discard.
     why: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Projections: their progress, runs and failures, and the actions on them. This process runs no
-//! projections. It records the requested run, and a live worker with the projection registered runs
-//! it.
+//! projections. It records the requested run, and a live worker that has registered the projection
+//! runs it.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use gen_durable::{ProjectionFailure, ProjectionInfo, ProjectionRun, RunRequest, ScopeFilter};
@@ -15,7 +15,8 @@ use crate::{
     shared::Shared,
 };
 
-/// Longer names are rejected: no projection or tenant has one.
+/// The maximum length of a name. Longer names are rejected, because no projection or tenant has a
+/// longer name.
 const NAME_BYTES_MAX: usize = 200;
 
 /// The OpenAPI schemas of the requests and responses in this file.
@@ -105,11 +106,11 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
     ("Redrive", &["tenant", "position: integer?"]),
     ("CancelRun", &["why"]),
     ("Asked", &["*run: ProjectionRun", "*served: boolean"]),
-    ("ProjectionRetried", &["projection", "tenant", "*resumed: boolean"]),
     (
-        "Redriven",
-        &["projection", "tenant", "*retried: integer"],
+        "ProjectionRetried",
+        &["projection", "tenant", "*resumed: boolean"],
     ),
+    ("Redriven", &["projection", "tenant", "*retried: integer"]),
     ("RunCancelled", &["id", "*cancelled: boolean"]),
 ];
 
@@ -276,9 +277,9 @@ pub(crate) struct ScopeBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RebuildBody {
     tenant: String,
-    /// Clears the live rows and fills them again, instead of filling a shadow and swapping.
+    /// Clears the live rows and fills them again, instead of filling a shadow and swapping it in.
     in_place: bool,
-    /// Swaps even if the digests differ.
+    /// Swaps in the shadow even if its digest differs from the digest of the live rows.
     force: bool,
 }
 
@@ -330,11 +331,7 @@ pub(crate) async fn rebuild(
         &by,
         act,
         (&name, &body.tenant),
-        if body.force {
-            request.force()
-        } else {
-            request
-        },
+        if body.force { request.force() } else { request },
     )
     .await
 }
@@ -372,8 +369,8 @@ pub(crate) async fn verify(
     ask(&shared, &by, "verify", (&name, &body.tenant), request).await
 }
 
-/// Records the request for a run. A live worker with the projection registered runs it; `served`
-/// says whether there is one.
+/// Records the request for a run. A live worker that has registered the projection runs it;
+/// `served` says whether there is such a worker.
 async fn ask(
     shared: &Shared,
     by: &Caller,

@@ -1,4 +1,4 @@
-//! Queues and workers.
+//! The HTTP handlers of queues and workers.
 
 use axum::{Extension, Json, extract::State};
 use serde_json::{Value, json};
@@ -47,7 +47,8 @@ pub(crate) async fn resume(
     ))
 }
 
-/// Converts a result into the outcome of an audit record, with `well` as the text of success.
+/// Converts a result into the outcome of an audit record, with `well` as the outcome if the action
+/// succeeded.
 pub(crate) fn said<T>(went: &Result<T, gen_durable::Error>, well: &str) -> Result<String, String> {
     went.as_ref()
         .map(|_| well.to_owned())

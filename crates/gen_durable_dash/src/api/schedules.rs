@@ -116,7 +116,7 @@ pub(crate) async fn run(
     Ok(Json(json!({"schedule": name, "timer": timer.to_string()})))
 }
 
-/// The body of a change of cycle.
+/// The body of a request that changes the cycle of a schedule.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {

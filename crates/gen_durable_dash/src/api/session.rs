@@ -1,4 +1,4 @@
-//! Browser sessions: sign-in, sign-out, and the authenticated user.
+//! The HTTP handlers of browser sessions: sign-in, sign-out, and the authenticated user.
 
 use std::net::SocketAddr;
 
@@ -120,7 +120,7 @@ mod tests {
     use super::decoded;
 
     #[test]
-    fn form_values_are_decoded() {
+    fn a_percent_encoded_form_value_is_decoded() {
         assert_eq!(decoded("a%2Bb+c%3d%"), "a+b c=");
     }
 }

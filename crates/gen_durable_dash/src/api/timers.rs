@@ -1,9 +1,9 @@
-//! Timers: all, overdue, the forecast of the next hour, and those of one instance.
+//! Lists all timers, overdue timers or the timers of one instance, and forecasts the next hour.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Inspect, TimerFilter, TimerInfo, TimerCursor, TimerSelection};
+use gen_durable::{Inspect, TimerCursor, TimerFilter, TimerInfo, TimerSelection};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::{
     shared::Shared,
 };
 
-/// The forecast covers this time ahead, in `PARTS` parts.
+/// The forecast covers this time from now on, in `PARTS` parts of equal length.
 const AHEAD: Duration = Duration::from_secs(3600);
 const PARTS: usize = 12;
 /// The kinds of timers, in the order in which the page draws them.
@@ -27,7 +27,7 @@ const KINDS: [&str; 4] = ["sleep", "deadline", "repeat", "schedule"];
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
-    /// `all`, `overdue` or `ahead`.
+    /// The timers to list: `all`, `overdue` or `ahead`.
     which: Option<String>,
     /// Cursor: the last timer of the previous page.
     after: Option<String>,
@@ -89,7 +89,7 @@ fn shown(timer: &TimerInfo) -> Value {
         "id": timer.id.map(|id| id.to_string()), "kind": timer.kind, "due_at": timer.due_at.to_string(),
         "instance": timer.instance.map(|id| id.to_string()), "machine": timer.machine, "schedule": timer.schedule,
         "cycle": timer.cycle, "step": timer.step, "overdue": timer.overdue, "served": timer.served,
-        // A schedule cannot be cancelled here; it is paused.
+        // The timer of a schedule cannot be cancelled: an operator pauses the schedule instead.
         "may_cancel": timer.id.is_some() && timer.schedule.is_none(),
     })
 }

@@ -1,4 +1,5 @@
-//! Schemas of lanes, partitions, timers and schedules: each name with its fields.
+//! The OpenAPI schemas of lanes, partitions, timers and schedules: each schema name with its
+//! fields.
 
 pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
     ("Lanes", &["*lanes: LaneRow[]", "next: object?"]),

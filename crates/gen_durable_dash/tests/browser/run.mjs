@@ -28,7 +28,7 @@ const problems = [];
 // Console errors that a step expects, because it sends a request that the server rejects.
 let expectedError = /^$/;
 async function open(at, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1400, log_position: 900 }, ...options });
+  const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(TIMEOUT_MS);
   // The page may not request other origins, open dialogs, or raise errors.
@@ -57,8 +57,8 @@ async function step(name, act) {
   if (!process.env.DURABLE_BROWSER_GO_ON) assertNoProblems(name);
   console.log(`  ✓ ${name} (${Date.now() - began} ms)`);
 }
-// A control, found by the text of its label alone: the options of a select are part of the label as
-// well.
+// Finds a control by the text of its label, without the options of a select, which are part of the
+// label element.
 const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
@@ -242,7 +242,7 @@ await step('a blocked lane shows the reason, is found by its key, and is unblock
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 1);
   assert.match(page.url(), /prefix=van%3A8/);
-  // With the keyboard only.
+  // Skip the head of a lane with the keyboard only.
   await page.getByRole('button', { name: 'Skip the head of van:8' }).focus();
   await page.keyboard.press('Enter');
   await page.getByRole('dialog').waitFor();
@@ -331,7 +331,7 @@ await step('a dialog passes axe, keeps the focus and closes by Escape', async ()
 });
 
 await step('no page scrolls horizontally on a phone', async () => {
-  await page.setViewportSize({ width: 390, log_position: 844 });
+  await page.setViewportSize({ width: 390, height: 844 });
   for (const path of [...PAGES, `instances/${first}`]) {
     await visit(page, address, path);
     await page.locator('main h1').waitFor();
@@ -384,7 +384,7 @@ await step('markup in names, keys, errors, states and signals is shown as text',
     await evil.locator('.schedule').waitFor();
     await clean(`schedules/${name}`);
   }
-  // The same for text that a user types, or that a link contains.
+  // Text that a user types, or that a link contains, must be shown as text too.
   const corpus = readFileSync(new URL('corpus.txt', import.meta.url), 'utf8').split('\n').filter(Boolean).slice(0, 40);
   for (const text of corpus) {
     await visit(evil, evilAddress, `instances?key=${encodeURIComponent(text)}&machine=${encodeURIComponent(text)}`);

@@ -1,4 +1,4 @@
-//! Authentication, host names, and protection against cross-site requests.
+//! Tests authentication, the check of host names, and the protection against cross-site requests.
 
 use axum::http::StatusCode;
 use gen_durable_dash::{Access, Caller, Options, routes};
@@ -13,7 +13,7 @@ fn filled(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_route_rejects_requests_without_a_token_with_all_security_headers() {
+async fn every_route_rejects_a_request_without_a_token_and_sends_all_security_headers() {
     let server = TestServer::new().await;
     let all = routes();
     assert!(all.len() > 30, "routes() returned too few routes");
@@ -48,7 +48,7 @@ async fn every_route_rejects_requests_without_a_token_with_all_security_headers(
             assert!(!answer.headers.contains_key("access-control-allow-origin"));
         }
     }
-    // Paths that do not exist get the same answer, so it does not reveal which paths exist.
+    // Paths that do not exist get the same answer, so the answer does not reveal which paths exist.
     assert_eq!(
         server.ask("GET", "/nothing", &[], "").await.status,
         StatusCode::UNAUTHORIZED
@@ -63,7 +63,7 @@ async fn every_route_rejects_requests_without_a_token_with_all_security_headers(
 }
 
 #[tokio::test]
-async fn every_changing_route_rejects_the_reader_token() {
+async fn every_route_that_changes_something_rejects_the_reader_token() {
     let server = TestServer::new().await;
     let reader = format!("Bearer {READER}");
     for route in routes()
@@ -93,7 +93,7 @@ async fn every_changing_route_rejects_the_reader_token() {
 }
 
 #[tokio::test]
-async fn cross_site_requests_are_rejected() {
+async fn requests_from_pages_of_other_sites_are_rejected() {
     let server = TestServer::with(Access::only_local("me"), Options::new()).await;
     let post = async |headers: &[(&str, &str)]| {
         let headers = [&[("content-type", "application/json")], headers].concat();
@@ -102,7 +102,8 @@ async fn cross_site_requests_are_rejected() {
             .await
             .status
     };
-    // Without the header that only pages of the dashboard can send, any other header is not enough.
+    // An action needs the header `x-durable`, which only pages of the dashboard can send. Even with
+    // this header, the server rejects a request from another site.
     assert_eq!(post(&[]).await, StatusCode::FORBIDDEN);
     assert_eq!(
         post(&[("sec-fetch-site", "cross-site")]).await,
@@ -132,7 +133,7 @@ async fn cross_site_requests_are_rejected() {
         post(&[("x-durable", "1"), ("origin", "http://localhost:7070")]).await,
         StatusCode::OK
     );
-    // A form body is not JSON.
+    // The server rejects a body without the content type of JSON, such as the body of a form.
     let form = [("x-durable", "1"), ("content-type", "text/plain")];
     let answer = server
         .ask(
@@ -164,7 +165,7 @@ async fn cross_site_requests_are_rejected() {
 }
 
 #[tokio::test]
-async fn only_configured_host_names_are_accepted() {
+async fn requests_for_a_host_name_that_is_not_configured_are_rejected() {
     let server = TestServer::with(
         Access::only_local("me"),
         Options::new().hosts(["ops.example.com"]),
@@ -202,7 +203,7 @@ async fn only_configured_host_names_are_accepted() {
 }
 
 #[tokio::test]
-async fn a_browser_signs_in_with_a_token_and_out_again() {
+async fn a_sign_in_with_a_token_starts_a_browser_session_and_a_sign_out_ends_it() {
     let server = TestServer::new().await;
     let page = server.ask("GET", "/", &[("accept", "text/html")], "").await;
     assert_eq!(page.status, StatusCode::UNAUTHORIZED);
@@ -228,7 +229,7 @@ async fn a_browser_signs_in_with_a_token_and_out_again() {
             .status,
         StatusCode::FORBIDDEN
     );
-    // The headers that a browser sends for a form on a page with the policy `no-referrer`.
+    // Send the headers that a browser sends for a form on a page with the policy `no-referrer`.
     let form = [("origin", "null"), ("sec-fetch-site", "same-origin")];
     let signed = server
         .ask("POST", "/login", &form, &format!("token={OPERATOR}"))
@@ -245,8 +246,8 @@ async fn a_browser_signs_in_with_a_token_and_out_again() {
         .ask("GET", "/api/v1/session", &[("cookie", cookie)], "")
         .await;
     assert_eq!(who.json()["role"], "operator");
-    // A browser sends the cookie with every request, cross-site ones included, so it is not enough
-    // for an action.
+    // A browser sends the cookie with every request, cross-site ones included, so the cookie alone
+    // is not enough for an action.
     let act = server
         .ask("POST", "/api/v1/queues/q/pause", &[("cookie", cookie)], "")
         .await;
@@ -269,7 +270,7 @@ async fn a_browser_signs_in_with_a_token_and_out_again() {
 }
 
 #[tokio::test]
-async fn wrong_tokens_are_rate_limited_and_valid_tokens_are_not() {
+async fn requests_with_wrong_tokens_are_rate_limited_and_requests_with_valid_tokens_are_not() {
     let server = TestServer::new().await;
     let mut slowed = false;
     for _ in 0..50 {
@@ -284,7 +285,7 @@ async fn wrong_tokens_are_rate_limited_and_valid_tokens_are_not() {
 }
 
 #[tokio::test]
-async fn a_host_that_authenticates_callers_names_them_and_others_are_rejected() {
+async fn a_request_is_rejected_unless_the_host_application_names_its_caller() {
     let server = TestServer::with(Access::by_host(), Options::new()).await;
     assert_eq!(
         server.ask("GET", "/api/v1/session", &[], "").await.status,
@@ -309,7 +310,7 @@ async fn a_host_that_authenticates_callers_names_them_and_others_are_rejected() 
 }
 
 #[test]
-fn weak_tokens_are_rejected() {
+fn access_tokens_that_are_too_short_or_equal_are_rejected() {
     assert!(Access::tokens("short", None).is_err());
     assert!(Access::tokens(OPERATOR, Some("short")).is_err());
     assert!(Access::tokens(OPERATOR, Some(OPERATOR)).is_err());
@@ -317,7 +318,7 @@ fn weak_tokens_are_rejected() {
 }
 
 #[tokio::test]
-async fn under_a_prefix_all_routes_work_and_are_authenticated() {
+async fn a_dashboard_mounted_under_a_path_prefix_serves_and_authenticates_all_routes() {
     let server = TestServer::new().await;
     let nested = axum::Router::new().nest_service("/ops/durable", server.router.clone());
     let server = TestServer {
@@ -351,9 +352,9 @@ async fn under_a_prefix_all_routes_work_and_are_authenticated() {
     );
 }
 
-/// HTTP/2 has no `Host` header: the host is the authority of the URI.
+/// HTTP/2 has no `Host` header: the host of a request is the authority of its URI.
 #[tokio::test]
-async fn without_a_host_header_the_authority_of_the_uri_is_the_host() {
+async fn the_host_check_uses_the_authority_of_the_uri_if_there_is_no_host_header() {
     let server = TestServer::with(
         Access::tokens(OPERATOR, None).unwrap(),
         Options::new().hosts(["ops.example.com"]),

@@ -1,4 +1,5 @@
-//! Actions on one instance, on many, and on queues, and their audit records.
+//! Actions of operators on one instance, on many instances and on queues, and the audit records of
+//! these actions.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{Parcel, Running, TestServer, eventually};
 
 #[tokio::test]
-async fn a_failed_instance_is_found_explained_retried_and_finishes() {
+async fn a_failed_instance_is_listed_with_its_error_and_is_done_after_an_operators_retry() {
     let server = TestServer::new().await;
     let running = Running::start(&server.client);
     let id = server
@@ -70,7 +71,7 @@ async fn a_failed_instance_is_found_explained_retried_and_finishes() {
     );
     status("done").await;
     assert_eq!(server.read(&path).await["result"], "vase");
-    // An instance that is done cannot be retried, and the error says so.
+    // An operator cannot retry an instance that is done, and the error says so.
     let refused = server.post(&format!("{path}/retry"), "{}").await;
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(
@@ -93,14 +94,14 @@ async fn a_failed_instance_is_found_explained_retried_and_finishes() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|act| act["act"].as_str().unwrap())
+        .map(|act| act["action"].as_str().unwrap())
         .collect();
     assert_eq!(acts, ["signal", "retry", "signal", "retry", "signal"]);
     running.stop().await;
 }
 
 #[tokio::test]
-async fn an_instance_is_enqueued_and_cancelled_by_name() {
+async fn an_operator_enqueues_an_instance_by_machine_name_and_cancels_it_by_id() {
     let server = TestServer::new().await;
     let new = json!({"machine": "parcel", "step": "pack", "state": {"name": "x"}, "queue": "slow", "key": "k-1", "after_seconds": 3600});
     let made = server.post("/api/v1/instances", &new.to_string()).await;
@@ -160,7 +161,7 @@ async fn an_instance_is_enqueued_and_cancelled_by_name() {
 }
 
 #[tokio::test]
-async fn a_queue_is_paused_and_resumed() {
+async fn an_operator_pauses_and_resumes_a_queue_over_http() {
     let server = TestServer::new().await;
     assert_eq!(
         server.post("/api/v1/queues/mail/pause", "").await.status,
@@ -202,7 +203,7 @@ async fn plant_failures(server: &TestServer, count: i64) {
 }
 
 #[tokio::test]
-async fn a_bulk_retry_needs_a_preview_reports_progress_and_retries_only_the_selected() {
+async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_instances() {
     let server = TestServer::new().await;
     plant_failures(&server, 500).await;
     let many = json!({"act": "retry", "filter": {"status": "failed", "machine": "order"}, "fingerprint": "card # declined"});
@@ -269,7 +270,7 @@ async fn a_bulk_retry_needs_a_preview_reports_progress_and_retries_only_the_sele
 }
 
 #[tokio::test]
-async fn a_bulk_action_stops_on_request() {
+async fn a_bulk_retry_that_an_operator_stops_leaves_the_remaining_instances_failed() {
     let server = TestServer::new().await;
     plant_failures(&server, 9_000).await;
     let go = json!({"act": "retry", "filter": {"status": "failed"}, "expect": 9_000});

@@ -14,7 +14,7 @@ async fn acts(server: &TestServer) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_changing_route_writes_an_audit_record_with_its_outcome() {
+async fn every_route_that_changes_something_writes_an_audit_record_with_the_outcome() {
     let server = TestServer::new().await;
     let not = ["/login", "/api/v1/session/end", "/api/v1/bulk/preview"];
     let posts: Vec<_> = routes()
@@ -40,7 +40,7 @@ async fn every_changing_route_writes_an_audit_record_with_its_outcome() {
             answer.status
         );
         assert_eq!(
-            (&last["by"], &last["via"]),
+            (&last["actor"], &last["channel"]),
             (&json!("operator token"), &json!("dashboard")),
             "{last}"
         );
@@ -58,7 +58,7 @@ async fn every_changing_route_writes_an_audit_record_with_its_outcome() {
 }
 
 #[tokio::test]
-async fn the_audit_log_is_stored_in_the_database_and_read_page_by_page() {
+async fn a_second_server_reads_the_audit_log_from_the_database_page_by_page() {
     let server = TestServer::new().await;
     for n in 0..5 {
         server.post(&format!("/api/v1/queues/q{n}/pause"), "").await;
@@ -75,7 +75,7 @@ async fn the_audit_log_is_stored_in_the_database_and_read_page_by_page() {
             .as_array()
             .unwrap()
             .iter()
-            .map(|act| act["on"].as_str().unwrap().to_owned())
+            .map(|act| act["subject"].as_str().unwrap().to_owned())
             .collect()
     };
     assert_eq!(on(&page), ["queue q4", "queue q3"]);
@@ -91,7 +91,7 @@ async fn the_audit_log_is_stored_in_the_database_and_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn an_action_is_not_run_if_its_audit_record_cannot_be_written() {
+async fn an_action_is_rejected_if_its_audit_record_cannot_be_written() {
     let server = TestServer::new().await;
     server.sql("alter table SCHEMA.audit rename to lost").await;
     let refused = server.post("/api/v1/queues/mail/pause", "").await;
@@ -115,10 +115,10 @@ async fn an_action_is_not_run_if_its_audit_record_cannot_be_written() {
     );
 }
 
-/// If a browser disconnects, its request is dropped. The action must still run to its end, and its
-/// record must be completed.
+/// If a browser disconnects, its request is dropped. The action must still run to its end, and the
+/// server must complete the audit record.
 #[tokio::test]
-async fn an_action_runs_and_is_recorded_to_its_end_if_the_client_disconnects() {
+async fn an_action_completes_with_its_audit_record_although_the_client_disconnects() {
     let server = TestServer::new().await;
     server.post("/api/v1/queues/mail/resume", "").await;
     server.client.pause("mail", "me").await.unwrap();
@@ -146,7 +146,7 @@ async fn an_action_runs_and_is_recorded_to_its_end_if_the_client_disconnects() {
     }
     let begun = acts(&server).await[0].clone();
     assert_eq!(
-        (&begun["act"], &begun["outcome"]),
+        (&begun["action"], &begun["outcome"]),
         (&json!("POST"), &Value::Null),
         "the action has started and not ended"
     );
@@ -157,15 +157,15 @@ async fn an_action_runs_and_is_recorded_to_its_end_if_the_client_disconnects() {
     .await;
     let over = acts(&server).await[0].clone();
     assert_eq!(
-        (&over["id"], &over["act"], &over["on"]),
+        (&over["id"], &over["action"], &over["subject"]),
         (&begun["id"], &json!("resume"), &json!("queue mail"))
     );
 }
 
 #[tokio::test]
-async fn an_audit_record_names_user_and_address_and_accepts_any_input() {
+async fn an_audit_record_has_the_name_and_address_of_the_caller_and_shortens_long_input() {
     let server = TestServer::with(Access::by_host(), Options::new()).await;
-    let ann = Caller::operator(format!("ann\0{}", "n".repeat(500))).coming_from("10.1.2.3");
+    let ann = Caller::operator(format!("ann\0{}", "n".repeat(500))).with_address("10.1.2.3");
     let router = server.router.clone().layer(axum::Extension(ann));
     let server = TestServer {
         client: server.client,
@@ -182,19 +182,20 @@ async fn an_audit_record_names_user_and_address_and_accepts_any_input() {
     let acts = server.ask("GET", "/api/v1/audit", &[], "").await.json();
     let act = &acts["acts"][0];
     assert_eq!(
-        (&act["from"], &act["succeeded"]),
+        (&act["source"], &act["succeeded"]),
         (&json!("10.1.2.3"), &json!(false)),
         "{act}"
     );
     assert!(
-        act["by"].as_str().unwrap().starts_with("ann\u{fffd}nnn"),
+        act["actor"].as_str().unwrap().starts_with("ann\u{fffd}nnn"),
         "{act}"
     );
     assert!(
-        act["by"].as_str().unwrap().len() <= 200 && act["on"].as_str().unwrap().len() <= 1_000,
+        act["actor"].as_str().unwrap().len() <= 200
+            && act["subject"].as_str().unwrap().len() <= 1_000,
         "{act}"
     );
-    // A sign-in is recorded too.
+    // The audit log records a sign-in too.
     let server = TestServer::new().await;
     server
         .ask("POST", "/login", &[], &format!("token={OPERATOR}"))
@@ -202,7 +203,7 @@ async fn an_audit_record_names_user_and_address_and_accepts_any_input() {
     eventually("the sign-in is recorded", async || {
         server.read("/api/v1/audit").await["acts"]
             .as_array()
-            .is_some_and(|acts| acts.iter().any(|act| act["act"] == "sign in"))
+            .is_some_and(|acts| acts.iter().any(|act| act["action"] == "sign in"))
     })
     .await;
 }

@@ -15,7 +15,7 @@ fn row_count() -> i64 {
 }
 
 /// The statements of the dashboard: a label, the text, the parameter values, and the maximum number
-/// of pages that it may touch.
+/// of pages that the statement may touch.
 const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     (
         "a page of all instances",
@@ -73,7 +73,7 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     ),
     (
         "instances by step and status",
-        include_str!("../../../gen_durable/src/store/sql/standing.sql"),
+        include_str!("../../../gen_durable/src/store/sql/status_counts.sql"),
         "10001",
         85_000,
     ),
@@ -85,7 +85,7 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     ),
     (
         "errors",
-        include_str!("../../../gen_durable/src/store/sql/troubles.sql"),
+        include_str!("../../../gen_durable/src/store/sql/failure_groups.sql"),
         "5000",
         12_000,
     ),
@@ -261,19 +261,19 @@ async fn load(server: &TestServer) {
     .await;
     server.sql(&format!(
         "insert into SCHEMA.projections (tenant, projection, version) select 't' || g / 5, 'p' || g % 5, 1 from generate_series(0, {rows}) g;
-         insert into SCHEMA.projection_runs (tenant, projection, kind, status, settled_at)
+         insert into SCHEMA.projection_runs (tenant, projection, kind, status, finished_at)
          select 't' || g / 5, 'p' || g % 5, 'verify', 'done', statement_timestamp() from generate_series(0, {rows}) g;
          insert into SCHEMA.projection_failures (tenant, projection, position, state, error, resolved_at)
          select 't' || g / 5, 'p' || g % 5, 1, case g % 2 when 0 then 'parked' else 'resolved' end, 'e',
              case g % 2 when 1 then statement_timestamp() end
          from generate_series(0, {rows}) g;
-         insert into SCHEMA.audit (who, via, act, subject) select 'w', 'v', 'a', 's' || g from generate_series(1, {rows}) g",
+         insert into SCHEMA.audit (actor, channel, action, subject) select 'w', 'v', 'a', 's' || g from generate_series(1, {rows}) g",
     ))
     .await;
 }
 
-/// Inserts timers and deadlines within the hour and overdue ones, lanes (every tenth blocked),
-/// partition keys, and schedules with many past runs.
+/// Inserts timers and deadlines that are overdue or due within the hour, lanes (every tenth lane is
+/// blocked), partition keys, and schedules with many past runs.
 async fn load_timers_lanes_and_schedules(server: &TestServer) {
     let rows = row_count() / 2;
     server.sql(&format!(
@@ -389,7 +389,7 @@ async fn every_statement_of_the_dashboard_reads_a_bounded_number_of_pages() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    // The API requests that use these statements succeed too.
+    // The API requests that use the measured statements succeed too.
     for path in [
         "/api/v1/overview",
         "/api/v1/instances",

@@ -12,7 +12,8 @@ use crate::{
     till::{TillWorker, sell},
 };
 
-/// Strings with markup that must be shown as text, in every field that users control.
+/// Strings with markup. The test puts them into every field that users control, and the pages must
+/// show them as text.
 const CORPUS: &str = include_str!("../browser/corpus.txt");
 
 async fn plant_corpus(server: &TestServer) {
@@ -50,7 +51,7 @@ async fn plant_corpus(server: &TestServer) {
                 [&name, &evil.to_owned()],
             ),
             (
-                "insert into SCHEMA.projection_runs (tenant, projection, kind, status, verdict, requested_by, settled_at)
+                "insert into SCHEMA.projection_runs (tenant, projection, kind, status, verdict, requested_by, finished_at)
                  values ($1, $1, 'verify', 'done', $2, $2, statement_timestamp())",
                 [&name, &evil.to_owned()],
             ),
@@ -59,12 +60,12 @@ async fn plant_corpus(server: &TestServer) {
                 [&name, &evil.to_owned()],
             ),
             (
-                "insert into SCHEMA.audit (who, place, via, act, subject, succeeded, outcome, ended_at)
+                "insert into SCHEMA.audit (actor, source, channel, action, subject, succeeded, outcome, ended_at)
                  values ($2, $2, $2, $1, $2, true, $2, statement_timestamp())",
                 [&name, &evil.to_owned()],
             ),
         ] {
-            // Two strings of the corpus may have the same prefix.
+            // Two strings of the corpus may have the same prefix, so ignore a conflict of names.
             let text = format!("{} on conflict do nothing", text.replace("SCHEMA", &schema));
             tx.execute(&text, &[params[0], params[1]]).await.unwrap();
         }

@@ -1,5 +1,5 @@
-//! Lanes and partition keys: list, search by prefix, pages; retry, skip and discard of a blocked
-//! head.
+//! The HTTP API lists lanes and partition keys, finds them by prefix, and retries, skips or
+//! discards the head of a blocked lane.
 
 use axum::http::StatusCode;
 use gen_durable::UntypedInstance;
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::support::{READER, Running, TestServer, eventually};
 
-/// Enqueues an instance in a lane. With `fails`, it fails permanently and blocks the lane.
+/// Enqueues an instance in a lane. If `fails` is set, the instance fails permanently and blocks the
+/// lane.
 async fn enqueue_in_lane(server: &TestServer, lane: &str, tenant: &str, fails: bool) -> i64 {
     let mut new = UntypedInstance::new("haul", "run", json!({"fails": fails}).to_string());
     (new.lane, new.lane_blocks, new.tenant) = (Some(lane.to_owned()), true, tenant.to_owned());
@@ -29,7 +30,7 @@ async fn blocked(server: &TestServer) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_blocked_lane_shows_the_reason_and_is_unblocked_by_retry_skip_or_discard() {
+async fn a_blocked_lane_shows_the_error_of_its_head_and_runs_after_retry_skip_or_discard() {
     let server = TestServer::new().await;
     let running = Running::start(&server.client);
     let mut heads = Vec::new();
@@ -59,7 +60,7 @@ async fn a_blocked_lane_shows_the_reason_and_is_unblocked_by_retry_skip_or_disca
             && !lane["head"]["reason"].as_str().unwrap().is_empty()
     );
     eventually("the overview counts the blocked lanes", async || {
-        server.read("/api/v1/overview").await["attention"]["lanes_blocked"] == 3
+        server.read("/api/v1/overview").await["findings"]["lanes_blocked"] == 3
     })
     .await;
     assert!(
@@ -69,7 +70,8 @@ async fn a_blocked_lane_shows_the_reason_and_is_unblocked_by_retry_skip_or_disca
             .text
             .contains("durable_lanes_blocked 3")
     );
-    // Readers may not act on a lane, and an unknown lane is not found.
+    // A caller with the reader token may not act on a lane, and the API returns 404 for an unknown
+    // lane.
     let reader = format!("Bearer {READER}");
     let headers = [
         ("authorization", reader.as_str()),
@@ -152,8 +154,8 @@ async fn a_blocked_lane_shows_the_reason_and_is_unblocked_by_retry_skip_or_disca
         .as_array()
         .unwrap()
         .iter()
-        .filter(|act| act["outcome"].as_str().unwrap().contains("instance"));
-    let went: Vec<&str> = went.map(|act| act["act"].as_str().unwrap()).collect();
+        .filter(|act| act["succeeded"] == true);
+    let went: Vec<&str> = went.map(|act| act["action"].as_str().unwrap()).collect();
     assert_eq!(went, ["lane retry", "lane discard", "lane skip"]);
     assert_eq!(
         acts["acts"].as_array().unwrap().len(),
@@ -164,7 +166,7 @@ async fn a_blocked_lane_shows_the_reason_and_is_unblocked_by_retry_skip_or_disca
 }
 
 #[tokio::test]
-async fn lanes_are_listed_page_by_page_and_found_by_key_prefix() {
+async fn the_api_lists_lanes_page_by_page_and_filters_them_by_key_prefix_and_tenant() {
     let server = TestServer::new().await;
     for n in 0..12 {
         let tenant = if n % 3 == 0 { "acme" } else { "" };
@@ -239,7 +241,7 @@ async fn lanes_are_listed_page_by_page_and_found_by_key_prefix() {
 }
 
 #[tokio::test]
-async fn partition_keys_show_their_holder_and_the_number_of_waiting_instances() {
+async fn the_api_lists_partition_keys_with_the_holder_and_the_number_of_waiting_instances() {
     let server = TestServer::new().await;
     for n in 0..5 {
         let mut new = UntypedInstance::new("haul", "run", r#"{"fails": false}"#);
@@ -253,11 +255,11 @@ async fn partition_keys_show_their_holder_and_the_number_of_waiting_instances() 
         .await;
     assert_eq!(second["partitions"][0]["key"], "account-1", "{second}");
     let waiting = |page: &Value| page["partitions"][0]["waiting"].as_i64().unwrap();
-    let turns = |page: &Value| i64::from(!page["partitions"][0]["turn"].is_null());
+    let holders = |page: &Value| i64::from(!page["partitions"][0]["holder"].is_null());
     assert_eq!(
         (
-            waiting(&first) + turns(&first),
-            waiting(&second) + turns(&second)
+            waiting(&first) + holders(&first),
+            waiting(&second) + holders(&second)
         ),
         (3, 2)
     );

@@ -1,4 +1,4 @@
-//! The live numbers, and their cost for the database.
+//! The live numbers of the dashboard, and their cost for the database.
 
 use axum::{body::Body, http::Request};
 use gen_durable_dash::{Access, Options};
@@ -51,7 +51,7 @@ async fn open() -> TestServer {
 }
 
 #[tokio::test]
-async fn changes_arrive_on_the_event_stream() {
+async fn the_event_stream_sends_snapshots_that_contain_new_and_finished_instances() {
     let server = open().await;
     let mut stream = EventStream::begin(&server).await;
     assert_eq!(stream.next().await["totals"], json!({}));
@@ -116,8 +116,8 @@ async fn changes_arrive_on_the_event_stream() {
 }
 
 /// Returns the number of statements that are sent while the first of `streams` event streams
-/// receives `snapshots` snapshots. The other streams are read too, and the overview is requested
-/// in parallel.
+/// receives `snapshots` snapshots. The function also reads the other streams, and requests the
+/// overview in parallel.
 async fn statements_for(server: &TestServer, streams: usize, snapshots: usize) -> u64 {
     let mut all = Vec::new();
     for _ in 0..streams {
@@ -149,12 +149,12 @@ async fn metric(server: &TestServer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_hundred_dashboards_cost_the_database_what_one_costs() {
+async fn a_hundred_open_dashboards_send_at_most_twice_the_statements_of_one() {
     let server = open().await;
     let one = statements_for(&server, 1, 6).await;
     let hundred = statements_for(&server, 100, 6).await;
-    // Statements are compared per snapshot, not per second. The factor of two allows for the reads
-    // that are made only every third time.
+    // The test compares statements per snapshot, not per second. The factor of two allows for the
+    // reads that the server makes only every third time.
     assert!(
         one > 0 && hundred <= one * 2,
         "one: {one} statements for 6 snapshots, a hundred: {hundred}"
@@ -162,12 +162,12 @@ async fn a_hundred_dashboards_cost_the_database_what_one_costs() {
 }
 
 #[tokio::test]
-async fn without_open_dashboards_no_statements_are_sent() {
+async fn a_server_sends_no_statements_while_no_dashboard_is_open() {
     let server = open().await;
     let before = metric(&server).await;
     drop(EventStream::begin(&server).await);
-    // Reading continues for a while after the last request. After that no statement is sent until
-    // the next request.
+    // The server continues to read the live numbers for a while after the last request. After that
+    // it sends no statement until the next request.
     let count = || async {
         let schema = server.client.pool().schema().to_owned();
         let tx = server.client.pool().begin().await.unwrap();
@@ -185,7 +185,7 @@ async fn without_open_dashboards_no_statements_are_sent() {
 }
 
 #[tokio::test]
-async fn metrics_are_well_formed_for_any_machine_and_queue_names() {
+async fn the_metrics_route_escapes_quotes_and_newlines_in_machine_and_queue_names() {
     let server = open().await;
     server.sql("insert into SCHEMA.instances (machine, step, state, queue) values (E'a\"b\\\\c\\nd', 's', '{}', E'q\"\\n')")
         .await;
@@ -202,7 +202,7 @@ async fn metrics_are_well_formed_for_any_machine_and_queue_names() {
 }
 
 #[tokio::test]
-async fn health_reports_the_state_of_the_database_and_its_schema() {
+async fn the_health_route_returns_503_if_the_schema_is_not_installed() {
     let server = open().await;
     let health = server.ask("GET", "/api/v1/health", &[], "").await;
     assert_eq!(

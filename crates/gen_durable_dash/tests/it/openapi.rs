@@ -66,7 +66,7 @@ fn fits(value: &Value, schema: &Value, all: &Value, at: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_document_lists_every_route_and_every_response_matches_its_schema() {
+async fn the_openapi_document_lists_every_route_and_every_response_matches_its_schema() {
     let server = TestServer::new().await;
     let id = server
         .client
@@ -82,10 +82,10 @@ async fn the_document_lists_every_route_and_every_response_matches_its_schema() 
         "insert into SCHEMA.projections (tenant, projection, version) values ('', 'parcel', 1);
          insert into SCHEMA.projection_runs (tenant, projection, kind) values ('', 'parcel', 'verify');
          insert into SCHEMA.projection_failures (tenant, projection, position, state, error) values ('', 'parcel', 1, 'parked', 'e');
-         insert into SCHEMA.audit (who, via, act, subject) values ('w', 'v', 'a', 's')",
+         insert into SCHEMA.audit (actor, channel, action, subject) values ('w', 'v', 'a', 's')",
     )
     .await;
-    // One row of each kind, with the name that the route parameters are filled with.
+    // Insert one row of each kind, with the name that the test puts into the route parameters.
     server.sql("insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at) values ('parcel', 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp());
               insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed) values ('parcel', statement_timestamp() + interval '1 min', statement_timestamp(), 'R/PT1H', 'all');
               insert into SCHEMA.lanes (tenant, key) values ('', 'l');

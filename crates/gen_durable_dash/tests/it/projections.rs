@@ -44,7 +44,7 @@ async fn run(server: &TestServer, what: &str, body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn projections_are_listed_with_health_and_lag_page_by_page() {
+async fn the_api_lists_projections_page_by_page_with_their_health_and_lag() {
     let (server, worker) = open().await;
     let all = server.read("/api/v1/projections").await;
     let first = &all["projections"][1];
@@ -119,7 +119,7 @@ async fn projections_are_listed_with_health_and_lag_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_requested_rebuild_is_run_by_a_worker_and_reports_progress() {
+async fn a_worker_runs_a_rebuild_that_an_operator_requests_and_reports_its_progress() {
     let (server, worker) = open().await;
     server.client.pause(GATE, "the test").await.unwrap();
     let asked = server
@@ -143,7 +143,7 @@ async fn a_requested_rebuild_is_run_by_a_worker_and_reports_progress() {
         (&half["target"], &half["status"], &half["equal"]),
         (&json!(40), &json!("running"), &Value::Null)
     );
-    // Only one run at a time.
+    // A scope has only one run at a time, so the API rejects a second request.
     let second = server
         .post("/api/v1/projections/till/verify", r#"{"tenant": "acme"}"#)
         .await;
@@ -180,7 +180,7 @@ async fn a_requested_rebuild_is_run_by_a_worker_and_reports_progress() {
 }
 
 #[tokio::test]
-async fn a_verification_reports_equality_or_the_difference() {
+async fn a_verification_run_reports_whether_the_table_equals_a_replay_of_the_log() {
     let (server, worker) = open().await;
     let equal = run(&server, "verify", json!({"tenant": "acme"})).await;
     assert_eq!(
@@ -200,15 +200,10 @@ async fn a_verification_reports_equality_or_the_difference() {
             .starts_with("differs at position 40"),
         "{differs}"
     );
-    // A shadow that differs is not swapped in, unless `force` is set.
+    // The worker does not swap in a shadow that differs from the live rows, unless `force` is set.
     let refused = run(&server, "rebuild", json!({"tenant": "acme"})).await;
     assert_eq!(refused["status"], "failed", "{refused}");
-    let force = run(
-        &server,
-        "rebuild",
-        json!({"tenant": "acme", "force": true}),
-    )
-    .await;
+    let force = run(&server, "rebuild", json!({"tenant": "acme", "force": true})).await;
     assert_eq!(force["status"], "done", "{force}");
     let in_place = run(
         &server,
@@ -247,7 +242,7 @@ async fn a_verification_reports_equality_or_the_difference() {
 }
 
 #[tokio::test]
-async fn a_run_without_a_worker_waits_and_can_be_cancelled() {
+async fn a_projection_run_waits_while_no_worker_registers_it_and_can_be_cancelled() {
     let (server, worker) = open().await;
     worker.stop().await;
     let asked = server
@@ -284,7 +279,7 @@ async fn a_run_without_a_worker_waits_and_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_parked_event_is_retried_and_a_halted_projection_continues() {
+async fn an_operator_redrives_a_parked_event_and_resumes_a_halted_projection() {
     let (server, worker) = open().await;
     let redrive = "/api/v1/projections/till/redrive";
     assert_eq!(
@@ -329,7 +324,7 @@ async fn a_parked_event_is_retried_and_a_halted_projection_continues() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|act| act["act"].as_str().unwrap())
+        .map(|act| act["action"].as_str().unwrap())
         .collect();
     assert_eq!(
         acts,
@@ -338,7 +333,7 @@ async fn a_parked_event_is_retried_and_a_halted_projection_continues() {
 }
 
 #[tokio::test]
-async fn invalid_input_is_rejected_with_an_explanation() {
+async fn projection_requests_with_invalid_input_are_rejected_with_an_error_text() {
     let server = TestServer::new().await;
     let long = "x".repeat(201);
     for (path, body) in [

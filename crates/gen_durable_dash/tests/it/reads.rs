@@ -1,4 +1,4 @@
-//! Reads: search, one instance, redaction, and invalid input.
+//! Tests read requests: the search, one instance, redaction, and invalid input.
 
 use axum::http::StatusCode;
 use gen_durable::UntypedInstance;
@@ -29,7 +29,7 @@ async fn plant(server: &TestServer) {
 }
 
 #[tokio::test]
-async fn instances_are_found_by_every_search_field() {
+async fn the_instance_search_filters_by_each_of_its_fields() {
     let server = TestServer::new().await;
     plant(&server).await;
     let count = async |query: &str| {
@@ -56,7 +56,7 @@ async fn instances_are_found_by_every_search_field() {
 }
 
 #[tokio::test]
-async fn pages_have_no_gaps_and_no_duplicates() {
+async fn the_pages_of_an_instance_search_together_list_each_instance_once() {
     let server = TestServer::new().await;
     plant(&server).await;
     for filter in ["", "&status=failed", "&status=runnable&queue=q2"] {
@@ -82,7 +82,7 @@ async fn pages_have_no_gaps_and_no_duplicates() {
 }
 
 #[tokio::test]
-async fn invalid_input_is_rejected_with_a_problem_response() {
+async fn read_requests_with_invalid_parameters_are_rejected_with_status_400_or_404() {
     let server = TestServer::new().await;
     for path in [
         "/api/v1/instances?limit=0",
@@ -134,7 +134,7 @@ async fn invalid_input_is_rejected_with_a_problem_response() {
             answer.text
         );
     }
-    // SQL in a search value is treated as text.
+    // The search treats SQL in a search value as text.
     for word in [
         "'; drop schema public; --",
         "%25",
@@ -157,7 +157,7 @@ async fn invalid_input_is_rejected_with_a_problem_response() {
 }
 
 #[tokio::test]
-async fn an_instance_is_shown_with_its_history_inbox_children_and_why_it_waits() {
+async fn the_api_returns_the_state_history_inbox_children_and_blockers_of_an_instance() {
     let server = TestServer::new().await;
     let running = Running::start(&server.client);
     let id = server
@@ -210,7 +210,7 @@ async fn an_instance_is_shown_with_its_history_inbox_children_and_why_it_waits()
 }
 
 #[tokio::test]
-async fn secrets_are_redacted_everywhere_and_readers_see_no_payloads() {
+async fn responses_redact_secrets_and_hide_payloads_from_the_reader_token() {
     const CANARY: &str = "canary-4711";
     let server = TestServer::new().await;
     let state =
@@ -270,12 +270,12 @@ async fn secrets_are_redacted_everywhere_and_readers_see_no_payloads() {
 }
 
 #[tokio::test]
-async fn the_holder_of_a_key_is_found_no_matter_how_old_it_is() {
+async fn a_search_by_key_finds_an_instance_older_than_the_rows_that_one_search_reads() {
     let server = TestServer::with(Access::only_local("me"), Options::new()).await;
     let mut new = UntypedInstance::new("note", "run", "{}");
     new.key = Some("order-1".into());
     let (id, _) = server.client.operate().enqueue(new).await.unwrap();
-    // More rows than one search reads.
+    // Insert more rows than one search reads.
     server.sql(
         "insert into SCHEMA.instances (machine, step, state) select 'note', 'run', '{}' from generate_series(1, 20100)",
     )

@@ -14,7 +14,10 @@ use axum::{
     body::Body,
     http::{HeaderMap, Request, StatusCode},
 };
-use gen_durable::{Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError, done, fatal, next, wait_for};
+use gen_durable::{
+    Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError,
+    done, fatal, next, wait_for,
+};
 use gen_durable_dash::{Access, Options};
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
@@ -134,7 +137,8 @@ impl TestServer {
         .await
     }
 
-    /// Runs SQL in the schema of the test, in one transaction. `SCHEMA` stands for its name.
+    /// Runs SQL in the schema of the test, in one transaction. `SCHEMA` in the text stands for the
+    /// name of the schema.
     pub(crate) async fn sql(&self, text: &str) {
         let tx = self.client.pool().begin().await.unwrap();
         tx.batch_execute(&text.replace("SCHEMA", self.client.pool().schema()))
@@ -187,7 +191,7 @@ impl Running {
     }
 }
 
-/// Waits for the signal `go`, and fails if the signal has `well: false`.
+/// A machine that waits for the signal `go`, and fails if the signal has `well: false`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Parcel {
     pub(crate) name: String,
@@ -280,7 +284,7 @@ impl Job for Haul {
     }
 }
 
-/// Waits for a day with a timer that repeats every hour.
+/// A machine that waits for a day, with a timer that repeats every hour.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Chime {}
 

@@ -1,9 +1,12 @@
-//! A projection for the tests: a table of sales. It parks events that it cannot apply, and the test
-//! can halt a rebuild half-way.
+//! A projection for the tests: a table of sales. It parks events that it cannot apply, and a test
+//! can pause a rebuild half-way.
 
 use std::time::Duration;
 
-use gen_durable::{Client, Digest, Engine, Error, Event, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, StepError};
+use gen_durable::{
+    Client, Digest, Engine, Error, Event, PoisonPolicy, Policy, Projection, ProjectionContext,
+    Recorded, StepError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::TestServer;
@@ -83,7 +86,7 @@ impl Projection for Till {
     }
 }
 
-/// A worker with the projection registered.
+/// A worker that has registered the projection `till`.
 pub(crate) struct TillWorker {
     stop: tokio::sync::oneshot::Sender<()>,
     task: tokio::task::JoinHandle<Result<(), Error>>,

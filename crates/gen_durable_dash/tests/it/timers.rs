@@ -1,4 +1,5 @@
-//! Timers and schedules: list, forecast, cancel; pause, resume, run, change.
+//! The HTTP API lists, forecasts and cancels timers, and pauses, resumes, runs and changes
+//! schedules.
 
 use axum::http::StatusCode;
 use gen_durable::{Address, Id, Timestamp};
@@ -35,10 +36,10 @@ fn names(answer: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn timers_are_listed_page_by_page_and_forecast() {
+async fn the_api_lists_timers_page_by_page_and_forecasts_how_many_become_due() {
     let server = TestServer::new().await;
     plant(&server, 30).await;
-    // Twenty deadlines at the same time: the cursor must distinguish them.
+    // Insert twenty deadlines with the same due time, which the cursor must distinguish.
     server.sql("insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
               select 'wish', 'hope', '{}', 'awaiting_signal', array['go'], date_trunc('hour', statement_timestamp()) - interval '1 d', 'despair' from generate_series(1, 20)").await;
     for (which, count) in [("", 110), ("&which=overdue", 20), ("&which=ahead", 90)] {
@@ -111,7 +112,7 @@ async fn timers_are_listed_page_by_page_and_forecast() {
 }
 
 #[tokio::test]
-async fn an_instance_shows_its_timers_and_its_repeating_timer_can_be_cancelled() {
+async fn an_operator_cancels_the_repeating_timer_of_an_instance_but_not_a_schedule_timer() {
     let server = TestServer::new().await;
     let running = Running::start(&server.client);
     let id = server.client.enqueue(Chime {}).await.unwrap().id;
@@ -194,7 +195,7 @@ async fn an_instance_shows_its_timers_and_its_repeating_timer_can_be_cancelled()
 }
 
 #[tokio::test]
-async fn a_schedule_is_shown_paused_resumed_run_and_changed() {
+async fn an_operator_pauses_resumes_runs_and_changes_a_schedule_over_http() {
     let server = TestServer::new().await;
     let running = Running::start(&server.client);
     let path = "/api/v1/schedules/nightly%20%3Cb%3E";
@@ -261,7 +262,7 @@ async fn a_schedule_is_shown_paused_resumed_run_and_changed() {
         (&paused["paused_by"], &paused["next"]),
         (&json!("operator token"), &json!([]))
     );
-    // A schedule can be run while it is paused.
+    // An operator can run a schedule while it is paused.
     assert_eq!(
         server.post(&format!("{path}/run"), "").await.status,
         StatusCode::OK
@@ -329,14 +330,15 @@ async fn a_schedule_is_shown_paused_resumed_run_and_changed() {
         (1, &json!(null))
     );
     running.stop().await;
-    // No worker registers the schedules any more: they are shown as not served, and counted.
+    // No worker registers the schedules any more. The API shows them as not served, and the
+    // overview counts them.
     eventually("the schedules are shown as not served", async || {
         server.read("/api/v1/schedules").await["schedules"]
             .as_array()
             .unwrap()
             .iter()
             .all(|one| one["served"] == false)
-            && server.read("/api/v1/overview").await["attention"]["schedules_failing"] == 2
+            && server.read("/api/v1/overview").await["findings"]["schedules_failing"] == 2
     })
     .await;
     let acts = server.read("/api/v1/audit").await;
@@ -344,11 +346,11 @@ async fn a_schedule_is_shown_paused_resumed_run_and_changed() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|act| act["act"].as_str().unwrap())
+        .map(|act| act["action"].as_str().unwrap())
         .rev()
         .skip(4)
         .collect();
-    // Requests with an undecodable body are recorded by method and path only.
+    // The audit log records a request with an undecodable body by its method and path only.
     let went: Vec<&str> = went.into_iter().filter(|act| *act != "POST").collect();
     assert_eq!(
         went,

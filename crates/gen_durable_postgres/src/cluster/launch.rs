@@ -10,7 +10,8 @@ use crate::place::{self, Place};
 use crate::watch::{Signal, Watch, poll_until};
 use crate::{Error, Result, url};
 
-/// Another process may bind a free port between our check and the start of the server.
+/// The maximum number of attempts to start the server on a free port. Another process may bind the
+/// port between the check and the start of the server.
 const FREE_PORT_ATTEMPTS: u32 = 5;
 
 impl Cluster {
@@ -42,7 +43,7 @@ impl Cluster {
     }
 
     /// Opens and locks the log. Waits until every process of an earlier server has ended: after a
-    /// kill, sessions may still run for a moment.
+    /// kill of the server, its sessions may still run for a moment.
     fn lock_log(&self) -> Result<File> {
         let log = self.place.open_log()?;
         let deadline = Instant::now() + self.options.start_timeout;
@@ -96,7 +97,7 @@ impl Cluster {
             arguments: &arguments,
             account: self.account.as_ref(),
             log,
-            // The data of a temporary cluster is discarded, so a fast shutdown is not needed.
+            // The end of a temporary cluster discards its data, so it needs no fast shutdown.
             at_end: if temporary { Signal::Quit } else { Signal::Int },
             remove: temporary.then_some(self.place.base.as_path()),
         };
@@ -134,11 +135,12 @@ impl Cluster {
         let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
         let run = self.place.run.display().to_string();
         let mut settings = self.options.settings.clone();
-        // These settings must not be overridden, so they are last: the last value of a setting
-        // applies.
+        // Put these settings last, because the options must not override them and Postgres uses the
+        // last value of a setting.
         settings.extend([
             ("fsync".to_owned(), on_off(self.options.fsync)),
-            // Quoted because the value is a list: the name of a directory may contain a comma.
+            // The value is quoted, because the setting is a list and the name of a directory may
+            // contain a comma.
             (
                 "unix_socket_directories".to_owned(),
                 format!("\"{}\"", run.replace('"', "\"\"")),
@@ -162,7 +164,8 @@ impl Cluster {
     }
 }
 
-/// Checks that the port is free, to get a clear error message. Finds a free port for 0.
+/// Checks that the port is free, so that the error message is clear. If the port is 0, finds a free
+/// port.
 fn reserve_port(port: u16) -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", port)).map_err(|e| {
         Error::new(format!(

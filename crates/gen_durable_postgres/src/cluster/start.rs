@@ -26,7 +26,8 @@ impl Cluster {
         let account = user::server_account(None)?;
         let (place, owner) = Place::temporary(account.as_ref())?;
         let mut cluster = Self::stopped(place, binaries, options, account, Lifetime::Temporary);
-        // From here on, dropping the cluster removes the directory, even if the launch fails.
+        // With its owner set, the drop of `cluster` removes the directory, even if the launch
+        // fails.
         cluster.owner = Some(owner);
         cluster.launch()?;
         Ok(cluster)
@@ -34,8 +35,8 @@ impl Cluster {
 
     pub(crate) fn start_kept(options: Options, dir: &Path) -> Result<Self> {
         let place = Place::kept(dir)?;
-        // Concurrent starts are serialized by this lock. A later start then finds the server of the
-        // first one, and does not mistake another start's short lock on the owner file for a
+        // This lock serializes concurrent starts. A later start then finds the server of the first
+        // start, and does not mistake the short lock of another start on the owner file for a
         // running owner.
         let lock_path = place.base.join("lock");
         let start_lock = place::open_lock(&lock_path)?;

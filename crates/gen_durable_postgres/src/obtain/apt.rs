@@ -1,4 +1,5 @@
-//! Installs the package of Debian and its derivatives. This needs root.
+//! Installs the Postgres package of Debian, or of a distribution derived from Debian. This needs
+//! root.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +8,11 @@ use std::process::Command;
 use super::{run, say};
 use crate::{Error, Options, user};
 
-/// By default, Debian's package creates a cluster and starts it. This file, which exists only
-/// during the installation, disables that.
+/// By default, Debian's package creates a cluster and starts it. This configuration file exists
+/// only during the installation and prevents both.
 const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/gen_durable.conf";
 
-/// Installs the programs without creating a cluster.
+/// Installs the Postgres programs with apt-get, without creating a cluster.
 pub(super) fn install(options: &Options) -> Result<(), String> {
     let apt = options
         .places
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn apt_installs_without_asking() {
+    fn the_apt_commands_install_postgres_without_interactive_questions() {
         let commands =
             apt_commands(Path::new("/usr/bin/apt-get")).map(|command| format!("{command:?}"));
         assert!(

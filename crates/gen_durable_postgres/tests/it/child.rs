@@ -13,7 +13,7 @@ const DIR: &str = "GEN_DURABLE_POSTGRES_TEST_DIR";
 /// A process that keeps its cluster running until it is killed or its stdin is closed.
 pub(crate) struct Holder {
     pub(crate) process: Child,
-    /// The values it printed: process id of the server, data directory, URL.
+    /// The values that the process printed: process id of the server, data directory, URL.
     pub(crate) reported: Vec<String>,
     _input: Option<ChildStdin>,
 }
@@ -71,13 +71,14 @@ impl Drop for Holder {
     }
 }
 
-/// Returns a command that runs a role in another process.
+/// Returns a command that runs this test binary in another process, with the task that `role`
+/// names.
 pub(crate) fn command(binary: &Path, role: &str) -> Command {
     let mut command = Command::new(binary);
     command
         .args([
             "--exact",
-            "child::runs_its_role",
+            "child::a_child_process_runs_the_task_that_its_environment_variable_names",
             "--ignored",
             "--nocapture",
         ])
@@ -87,7 +88,7 @@ pub(crate) fn command(binary: &Path, role: &str) -> Command {
 
 #[test]
 #[ignore = "started by the other tests, in a process of its own"]
-fn runs_its_role() {
+fn a_child_process_runs_the_task_that_its_environment_variable_names() {
     let dir = std::env::var_os(DIR).unwrap_or_default();
     match std::env::var(ROLE).unwrap_or_default().as_str() {
         "temporary" => hold(Cluster::temporary().unwrap()),
@@ -100,7 +101,7 @@ fn runs_its_role() {
                 cluster.data_dir().display(),
                 cluster.url()
             );
-            // Exits without dropping anything, as a test binary does.
+            // Exit without dropping the cluster, as a test binary does.
             std::process::exit(0);
         }
         "address" => println!(

@@ -1,4 +1,4 @@
-//! Kept clusters: reuse, join, repair and errors.
+//! Tests kept clusters: a start reuses, joins or repairs a cluster, or returns an error.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::child::Holder;
 use super::{Dir, ask, lives};
 
 #[test]
-fn a_kept_cluster_keeps_its_data_and_its_address() {
+fn a_kept_cluster_has_the_same_data_and_url_after_a_restart() {
     let dir = Dir::new("kept");
     let mut cluster = Cluster::kept(dir.path()).unwrap();
     let url = cluster.url();
@@ -23,7 +23,7 @@ fn a_kept_cluster_keeps_its_data_and_its_address() {
 }
 
 #[test]
-fn a_running_cluster_is_joined_and_not_stopped() {
+fn a_second_start_joins_a_running_cluster_and_its_drop_does_not_stop_the_server() {
     let dir = Dir::new("joined");
     let holder = Holder::start("kept", Some(dir.path()));
     let mut joined = Cluster::kept(dir.path()).unwrap();
@@ -40,7 +40,7 @@ fn a_running_cluster_is_joined_and_not_stopped() {
 }
 
 #[test]
-fn concurrent_starts_of_one_directory_share_one_server() {
+fn concurrent_starts_of_a_kept_cluster_in_one_directory_share_one_server() {
     let dir = Dir::new("race");
     let clusters: Vec<Cluster> = std::thread::scope(|scope| {
         let starts: Vec<_> = (0..3)
@@ -68,7 +68,7 @@ fn concurrent_starts_of_one_directory_share_one_server() {
 /// The process id in a stale pid file may now belong to another program, even to the server of
 /// another cluster.
 #[test]
-fn a_stale_pid_file_does_not_prevent_the_start() {
+fn a_kept_cluster_starts_although_its_pid_file_names_another_process() {
     let other = Cluster::temporary().unwrap();
     let dir = Dir::new("stale");
     let mut cluster = Cluster::kept(dir.path()).unwrap();
@@ -90,7 +90,7 @@ fn a_stale_pid_file_does_not_prevent_the_start() {
 }
 
 #[test]
-fn an_unfinished_data_directory_is_removed_and_created_again() {
+fn a_start_removes_the_data_directory_of_an_unfinished_initdb_and_creates_a_new_one() {
     let dir = Dir::new("half");
     let half = dir.path().join("data.new-12345");
     fs::create_dir_all(half.join("base")).unwrap();
@@ -101,7 +101,7 @@ fn an_unfinished_data_directory_is_removed_and_created_again() {
 }
 
 #[test]
-fn data_of_another_version_is_an_error_that_names_both_versions() {
+fn a_start_on_data_of_another_postgres_version_fails_and_names_both_versions() {
     let dir = Dir::new("version");
     let cluster = Cluster::kept(dir.path()).unwrap();
     let (data, version) = (cluster.data_dir().to_owned(), cluster.version());
@@ -119,7 +119,7 @@ fn data_of_another_version_is_an_error_that_names_both_versions() {
 }
 
 #[test]
-fn a_data_directory_without_pg_version_is_an_error_and_stays_unchanged() {
+fn a_start_in_a_data_directory_without_pg_version_fails_and_leaves_it_unchanged() {
     let dir = Dir::new("foreign");
     let precious = dir.path().join("data/precious");
     fs::create_dir_all(precious.parent().unwrap()).unwrap();
@@ -130,7 +130,7 @@ fn a_data_directory_without_pg_version_is_an_error_and_stays_unchanged() {
 }
 
 #[test]
-fn a_kept_cluster_works_in_a_deep_directory_with_special_characters() {
+fn a_kept_cluster_runs_in_a_directory_with_a_long_path_and_special_characters() {
     let dir = Dir::new("deep");
     let deep = dir
         .path()

@@ -1,4 +1,5 @@
-//! The owner of a cluster is killed and cannot clean up. The server must not outlive it.
+//! The tests kill the process that owns a cluster, so that the owner cannot clean up. The server
+//! must not outlive the owner.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,7 @@ use super::child::Holder;
 use super::{Dir, ask, group_of, lives, send, wait_until};
 
 #[test]
-fn killing_the_owner_stops_and_removes_a_temporary_cluster() {
+fn a_temporary_cluster_stops_and_is_removed_after_its_owner_process_is_killed() {
     let mut holder = Holder::start("temporary", None);
     let (pid, base) = (
         holder.server_pid(),
@@ -23,7 +24,7 @@ fn killing_the_owner_stops_and_removes_a_temporary_cluster() {
 }
 
 #[test]
-fn the_shared_cluster_stops_when_its_process_exits() {
+fn the_shared_cluster_stops_and_is_removed_after_its_owner_process_exits() {
     let holder = Holder::start("shared", None);
     let (pid, base) = (
         holder.server_pid(),
@@ -34,14 +35,14 @@ fn the_shared_cluster_stops_when_its_process_exits() {
 }
 
 #[test]
-fn a_killed_owner_leaves_a_kept_cluster_that_starts_again() {
+fn a_kept_cluster_starts_again_with_its_data_after_its_owner_process_is_killed() {
     let dir = Dir::new("killed");
     let mut holder = Holder::start("kept", Some(dir.path()));
     ask(&holder.reported[2], "create table kept as select 7 as n");
     let pid = holder.server_pid();
     holder.kill();
-    // Start immediately: the old server may still be shutting down. The start must wait for it and
-    // must not join it.
+    // Start immediately: the old server may still be shutting down. The start must wait until the
+    // old server has ended and must not join it.
     let cluster = Cluster::kept(dir.path()).unwrap();
     assert!(!cluster.is_joined());
     assert!(!lives(pid));
@@ -49,9 +50,9 @@ fn a_killed_owner_leaves_a_kept_cluster_that_starts_again() {
 }
 
 /// The server of an owner that has ended is about to stop, even if it is still ready. A process
-/// that joined it would lose it soon after.
+/// that joined this server would lose it soon after.
 #[test]
-fn a_server_without_its_owner_is_not_joined() {
+fn a_start_does_not_join_a_running_server_after_its_owner_process_has_ended() {
     let dir = Dir::new("dying");
     let mut holder = Holder::start("kept", Some(dir.path()));
     let pid = holder.server_pid();
@@ -75,9 +76,9 @@ fn a_server_without_its_owner_is_not_joined() {
 }
 
 /// If the owner is killed while the server is stopped (SIGSTOP), the kernel sends SIGHUP to the
-/// server's process group. The watcher must survive that.
+/// server's process group. The watcher must survive this SIGHUP.
 #[test]
-fn a_server_under_sigstop_ends_after_its_owner_is_killed() {
+fn a_server_that_was_under_sigstop_ends_after_its_owner_process_is_killed() {
     let mut holder = Holder::start("temporary", None);
     let (pid, base) = (
         holder.server_pid(),
@@ -91,7 +92,7 @@ fn a_server_under_sigstop_ends_after_its_owner_is_killed() {
 }
 
 #[test]
-fn a_start_recovers_from_an_owner_killed_during_initdb() {
+fn a_kept_cluster_starts_after_an_earlier_owner_process_was_killed_during_initdb() {
     let dir = Dir::new("initdb");
     let unfinished = || {
         let names = fs::read_dir(dir.path())

@@ -1,4 +1,5 @@
-//! The guarantees of the crate, tested on real servers. One test binary, so that it is linked once.
+//! Tests the guarantees of the crate on real servers. All tests are in one binary, so that the
+//! crate is linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod child;
@@ -37,7 +38,7 @@ impl Drop for Dir {
     }
 }
 
-/// Returns the first column of the first row as text.
+/// Runs a query and returns the first column of the first row as text.
 fn ask(url: &str, query: &str) -> String {
     try_ask(url, query).unwrap()
 }

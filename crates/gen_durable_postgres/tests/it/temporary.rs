@@ -1,4 +1,4 @@
-//! Temporary clusters, their settings and URLs, and the search for the programs.
+//! Tests temporary clusters, their settings and URLs, and the search for the Postgres programs.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use gen_durable_postgres::{Cluster, Options, shared};
 use super::{ask, child, group_of, lives, send, try_ask, wait_until};
 
 #[test]
-fn a_temporary_cluster_serves_and_leaves_nothing_behind() {
+fn a_temporary_cluster_runs_with_its_default_settings_and_is_removed_at_its_stop() {
     let mut cluster = Cluster::temporary().unwrap();
     let (pid, data) = (cluster.pid(), cluster.data_dir().to_owned());
     let settings = "select concat_ws(' ', current_setting('server_version_num')::int / 10000, current_user, \
@@ -55,7 +55,7 @@ fn a_crashed_cluster_restarts_with_its_committed_data() {
 }
 
 /// A session process of a killed server may keep running for a while. A second server on the same
-/// data would corrupt it, so the start waits.
+/// data would corrupt the data, so the start waits until the session process has ended.
 #[test]
 fn a_killed_server_restarts_only_after_its_last_session_has_ended() {
     let mut cluster = Options::new()
@@ -84,7 +84,7 @@ fn a_killed_server_restarts_only_after_its_last_session_has_ended() {
 }
 
 #[test]
-fn connections_over_tcp_need_the_password_of_the_url() {
+fn a_tcp_connection_needs_the_password_from_the_tcp_url_of_the_cluster() {
     let mut cluster = Options::new()
         .fsync(false)
         .listen_on(0)
@@ -107,7 +107,7 @@ fn connections_over_tcp_need_the_password_of_the_url() {
 }
 
 #[test]
-fn an_occupied_port_is_an_error_that_names_it() {
+fn a_start_on_an_occupied_tcp_port_fails_and_names_the_port() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = Options::new()
@@ -122,7 +122,7 @@ fn an_occupied_port_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_server_that_does_not_start_shows_its_log() {
+fn the_error_of_a_server_that_does_not_start_contains_its_log() {
     let error = Options::new()
         .setting("no_such_setting", "1")
         .temporary()
@@ -143,16 +143,16 @@ fn tests_of_one_process_share_a_cluster() {
 }
 
 #[test]
-fn the_server_runs_in_a_process_group_of_its_own() {
+fn the_postgres_server_runs_in_another_process_group_than_its_owner() {
     let cluster = Cluster::temporary().unwrap();
-    // Ctrl-C in a terminal signals a whole process group.
+    // Ctrl-C in a terminal signals a whole process group, so the server must be in another group.
     if let Some(own) = group_of(std::process::id()) {
         assert_ne!(group_of(cluster.pid()).unwrap(), own);
     }
 }
 
 #[test]
-fn only_directories_of_ended_owners_are_swept() {
+fn a_start_removes_a_temporary_cluster_directory_only_after_its_owner_has_ended() {
     let make = |name: &str| {
         let dir = std::env::temp_dir().join(format!("gd-pg-test-{}-{name}", std::process::id()));
         fs::create_dir(&dir).unwrap();
@@ -162,7 +162,8 @@ fn only_directories_of_ended_owners_are_swept() {
     File::create(abandoned.join("server.log")).unwrap();
     let owner = File::create(owned.join("owner")).unwrap();
     owner.lock().unwrap();
-    // The owner file is created last, because concurrent tests sweep too.
+    // Create the owner file last, because concurrent tests also remove directories without a live
+    // owner.
     File::create(abandoned.join("owner")).unwrap();
     drop(Cluster::temporary().unwrap());
     assert!(!abandoned.exists(), "its owner has ended");
@@ -173,7 +174,7 @@ fn only_directories_of_ended_owners_are_swept() {
 }
 
 #[test]
-fn database_url_wins_and_starts_nothing() {
+fn the_variable_database_url_is_returned_unchanged_and_no_server_starts() {
     let output_with = |url: &str| {
         let mut command = child::command(&std::env::current_exe().unwrap(), "address");
         let output = command
@@ -193,7 +194,7 @@ fn database_url_wins_and_starts_nothing() {
 }
 
 #[test]
-fn a_wrong_pg_bin_is_an_error_that_says_so() {
+fn a_start_fails_and_names_the_variable_pg_bin_if_its_directory_has_no_initdb() {
     let mut command = child::command(&std::env::current_exe().unwrap(), "search");
     let output = command.env("PG_BIN", "/usr/share").output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

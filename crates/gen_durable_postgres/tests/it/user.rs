@@ -1,4 +1,5 @@
-//! Root runs the server as another account; an unprivileged user runs it as itself.
+//! Tests that root runs the server as another account, and that an unprivileged user runs it as
+//! itself.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -68,7 +69,7 @@ fn root_runs_the_server_as_the_owner_of_the_data_directory() {
 }
 
 #[test]
-fn an_unprivileged_user_runs_clusters_without_another_account() {
+fn an_unprivileged_user_runs_temporary_and_kept_clusters_under_the_same_account() {
     let Some((uid, gid)) = nobody() else {
         return as_an_ordinary_user();
     };
@@ -93,7 +94,7 @@ fn an_unprivileged_user_runs_clusters_without_another_account() {
     );
 }
 
-/// Runs in a process that is not root.
+/// Starts temporary and kept clusters in a process that does not run as root.
 pub(crate) fn as_an_ordinary_user() {
     let mut cluster = Cluster::temporary().unwrap();
     let (pid, base) = (

@@ -1,9 +1,10 @@
-//! A batch of events: gaps in it, its size, and the running hash of applied events.
+//! Functions over a batch of events: find gaps, measure its size, and compute the running hash of
+//! applied events.
 
 use crate::store::projections::LogRow;
 
-/// Returns an error text if events are missing between the cursor and the end of the batch. A
-/// cursor never skips a gap.
+/// Returns an error text if events are missing between the cursor and the end of the batch. The
+/// cursor of a scope never moves past missing events.
 pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
     let mut expected = position;
     events.iter().find_map(|row| {
@@ -17,7 +18,7 @@ pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
     })
 }
 
-/// Returns an error text if events are missing after `position` up to `end`, also if the batch is
+/// Returns an error text if events between `position` and `end` are missing, even if the batch is
 /// empty.
 pub(crate) fn missing(position: i64, end: i64, events: &[LogRow]) -> Option<String> {
     match events {
@@ -29,8 +30,8 @@ pub(crate) fn missing(position: i64, end: i64, events: &[LogRow]) -> Option<Stri
     }
 }
 
-/// Returns the running hash of the applied events: FNV-1a over positions, names and payloads,
-/// independent of the batch boundaries.
+/// Returns the running hash of the applied events: FNV-1a over positions, names and payloads. The
+/// hash does not depend on how the events are divided into batches.
 pub(crate) fn running_hash(before: i64, events: &[LogRow]) -> i64 {
     let mut hash = if before == 0 {
         0xcbf2_9ce4_8422_2325_u64
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_running_hash_does_not_depend_on_the_batch_boundaries() {
+    fn the_running_hash_of_applied_events_does_not_depend_on_the_batch_boundaries() {
         let rows: Vec<LogRow> = (1..=6).map(|n| row(n, (n != 3).then_some("1"))).collect();
         let whole = running_hash(0, &rows);
         for cut in 0..=rows.len() {
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_reported_at_any_position() {
+    fn missing_events_in_a_projection_batch_are_reported_at_any_position() {
         let rows = |positions: &[i64]| positions.iter().map(|n| row(*n, None)).collect::<Vec<_>>();
         assert_eq!(gap(4, &rows(&[5, 6, 7])), None);
         assert_eq!(gap(0, &[]), None);

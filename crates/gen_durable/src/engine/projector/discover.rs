@@ -1,5 +1,5 @@
-//! Reads the logs: finds tenants with new events and events without a position, and assigns those
-//! positions.
+//! Polls the event logs: finds tenants with new events, and assigns log positions to events that
+//! have none.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -15,18 +15,18 @@ use crate::store::{
     runs,
 };
 
-/// A poll reads again what arrived this long before the last poll, because arrival numbers are
-/// committed out of order.
+/// A poll also reads the events that arrived up to this long before the last poll, because
+/// transactions do not commit in the order of arrival numbers.
 const ARRIVAL_LAG: Duration = Duration::from_millis(100);
-/// Number of tenants in one page of a walk, so that the cost of one query is bounded whatever the
-/// number of tenants.
+/// Number of tenants in one page of the pass over all tenants, so that the cost of one query does
+/// not depend on the number of tenants.
 const TENANTS_PAGE: i32 = 1_000;
-/// The walk over all tenants is limited to this share of the time, one worker at a time, with
-/// pauses within these bounds.
+/// The pass over all tenants uses at most one part in `WALK_SHARE` of the time, by one worker at a
+/// time. The pause after each page is within these bounds.
 const WALK_SHARE: u32 = 20;
 const WALK_PAUSE_MIN: Duration = Duration::from_millis(100);
 const WALK_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Pause after the walk has reached the last tenant.
+/// Pause after the pass over all tenants has reached the last tenant.
 const WALK_IDLE: Duration = Duration::from_millis(500);
 /// Maximum number of old events deleted in one statement.
 const TRIM_BATCH: i32 = 1_000;
@@ -37,11 +37,12 @@ const COLLECT_BATCH: i32 = 1_000;
 pub(super) struct Discovery {
     projector: Arc<Projector>,
     since: Looked,
-    /// Arrival numbers that were read, and when: a poll begins a little before the last one.
+    /// The arrival numbers that recent polls have read, with the time of each poll. The next poll
+    /// begins at the number that was read `ARRIVAL_LAG` ago.
     seen: VecDeque<(Instant, i64)>,
-    /// Tenants with a log head that was locked when positions were to be assigned.
+    /// Tenants with events that have no position yet, because the tenant's log head was locked.
     waiting: HashSet<String>,
-    /// How long the last page of the walk over all tenants took.
+    /// How long the last page of the pass over all tenants took.
     page_took: Duration,
 }
 
@@ -60,8 +61,8 @@ impl Discovery {
         !self.waiting.is_empty()
     }
 
-    /// Returns the tenants with logs that have grown since the last poll. A failure is an outage:
-    /// the next poll begins at the same number.
+    /// Returns the tenants with logs that have grown since the last poll. A failure of the poll
+    /// counts as an outage, and the next poll begins at the same arrival number.
     pub(super) async fn poll(&mut self) -> BTreeMap<String, i64> {
         let mut since = self.since.clone();
         if self.projector.readers.is_empty() {
@@ -115,9 +116,9 @@ impl Discovery {
         Ok(grown)
     }
 
-    /// Assigns positions to all events that wait for one, from the beginning, and returns the
-    /// scopes that are due for a retry or, in the next page of tenants, are behind. With `all`, it
-    /// covers all tenants at once.
+    /// Assigns log positions to all events that have none. Returns the scopes that are due for a
+    /// retry, and the scopes among the next page of tenants that are behind their log. With `all`,
+    /// it reads all tenants at once.
     pub(super) async fn sweep(&mut self, all: bool) -> Behind {
         let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
         let since = Looked {
@@ -159,8 +160,8 @@ impl Discovery {
         }
     }
 
-    /// Deletes some old events that all projections have read, for the next page of tenants.
-    /// Returns whether there may be more.
+    /// Deletes old events that all projections have read, for the next page of tenants. Returns
+    /// whether there may be more.
     pub(super) async fn trim(&mut self, retention: Option<Duration>, every: Duration) -> bool {
         let Some(retention) = retention else {
             return false;
@@ -186,8 +187,8 @@ impl Discovery {
         })
     }
 
-    /// Deletes some finished runs and resolved failures past their retention. Returns whether there
-    /// may be more.
+    /// Deletes a batch of finished runs and resolved failures after the end of their retention.
+    /// Returns whether there may be more.
     pub(super) async fn collect(&mut self, retention: Option<Duration>) -> bool {
         let Some(retention) = retention else {
             return false;

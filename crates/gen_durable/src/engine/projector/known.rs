@@ -1,6 +1,6 @@
-//! The recent state of scopes in memory, so that a repeated hint costs no batch. It is only a
-//! cache: a forgotten scope costs one batch that finds nothing. (A scope is a projection of one
-//! tenant.)
+//! Remembers the recent state of scopes, so that a repeated hint about the same event starts no
+//! batch. The memory is only a cache: if a scope is forgotten, the cost is one batch that finds
+//! nothing. (A scope is a projection over the log of one tenant.)
 
 use std::{
     collections::HashMap,
@@ -9,16 +9,16 @@ use std::{
 
 use super::{Key, project};
 
-/// A scope is remembered for this long after its last batch. Polls report the same event again only
-/// for a fraction of that time.
+/// A scope is remembered for this long after its last batch. Polls report the same event
+/// repeatedly, but only for a fraction of that time.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// The cursor has reached at least this position.
+    /// The log position that the cursor of the scope has reached at least.
     position: i64,
     at: Instant,
-    /// Another worker projects the scope until then.
+    /// Until this time, another worker owns the scope.
     theirs_until: Instant,
 }
 
@@ -28,9 +28,14 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Records the position of a scope's cursor, and whether another worker projects the scope.
+    /// Records the position of a scope's cursor, and whether another worker owns the scope.
     pub(super) fn note(&mut self, key: Key, position: i64, theirs: bool, now: Instant) {
-        let theirs_until = now + if theirs { project::OWNED } else { Duration::ZERO };
+        let theirs_until = now
+            + if theirs {
+                project::OWNED
+            } else {
+                Duration::ZERO
+            };
         self.scopes.insert(
             key,
             Seen {
@@ -41,14 +46,15 @@ impl Known {
         );
     }
 
-    /// Returns whether an event at this position is worth a batch of the scope.
+    /// Returns whether a hint about an event at this position should start a batch of the scope.
     pub(super) fn is_news(&self, key: &Key, position: i64, now: Instant) -> bool {
         self.scopes
             .get(key)
             .is_none_or(|seen| seen.position < position && seen.theirs_until <= now)
     }
 
-    /// Forgets scopes without a recent batch, so that memory is proportional to the active scopes.
+    /// Forgets scopes without a recent batch, so that the memory is proportional to the number of
+    /// active scopes.
     pub(super) fn forget(&mut self, now: Instant) {
         self.scopes
             .retain(|_, seen| now.duration_since(seen.at) < KNOWN_FOR);
@@ -61,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_scope_is_forgotten_and_then_any_position_is_new() {
+    fn the_projector_forgets_an_idle_scope_and_then_treats_any_log_position_of_it_as_new() {
         let (mut known, begin) = (Known::default(), Instant::now());
         let key = |n: usize| Key::Scope(0, format!("tenant {n}"));
         for n in 0..10_000 {
@@ -79,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_of_another_worker_is_not_projected_until_its_period_is_over() {
+    fn the_projector_leaves_a_scope_to_another_worker_until_the_ownership_of_that_worker_ends() {
         let (mut known, begin) = (Known::default(), Instant::now());
         let key = Key::Scope(0, "t".into());
         known.note(key.clone(), 5, true, begin);

@@ -1,14 +1,14 @@
-//! The projector: schedules the batches of all scopes over a few connections. A scope is a
-//! projection of one tenant. The projector assigns positions to events that wait for one, finds the
-//! logs that have grown, and runs one batch of each of their scopes in order. A thousand tenants
-//! are a thousand entries in a map, and cost nothing while they are idle.
+//! The projector: the loop of a worker that runs projections. A scope is one projection over the
+//! log of one tenant. The projector assigns log positions to events that have none, finds the logs
+//! that have grown, and runs one batch of each of their scopes in order, over a few connections. A
+//! scope that is idle costs nothing.
 
 mod batch;
-mod known;
 mod discover;
+mod known;
+mod project;
 mod reader;
 mod run;
-mod project;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,10 +18,10 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use self::{known::Known, discover::Discovery};
+use self::{discover::Discovery, known::Known};
 pub(crate) use self::{
+    project::{BatchOutcome, Projector},
     reader::{Reader, erased},
-    project::{Projector, BatchOutcome},
 };
 use super::core::Core;
 use crate::{
@@ -33,20 +33,20 @@ use crate::{
     wake::LogWake,
 };
 
-/// How long after the last new event the poll stays fast, and how it slows down after that, as in
-/// the picker.
+/// The projector polls fast until `BUSY_FOR` after the last new event. It then slows down in
+/// stages, as the picker does.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 const CALM_AFTER: Duration = Duration::from_secs(30);
 const CALM_POLL: Duration = Duration::from_millis(50);
 const QUIET_AFTER: Duration = Duration::from_secs(60);
 const QUIET_POLL: Duration = Duration::from_millis(250);
-/// A sweep reads from the beginning. It is limited to this share of the time, with intervals within
-/// these bounds.
+/// A sweep reads the index of events without a position from the beginning. Sweeps use at most one
+/// part in `SWEEP_SHARE` of the time, with intervals within these bounds.
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(500);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
-/// How often runs that another process requested are read.
+/// How often the projector reads the runs that other processes have requested.
 const RUNS_EVERY: Duration = Duration::from_secs(1);
 
 /// A unit of work: a scope (the index of its projection, and its tenant), a parked event of a
@@ -58,11 +58,11 @@ enum Key {
     Run(i64),
 }
 
-/// The state of a scope that is not idle.
+/// The state of a unit of work that has a batch scheduled or under way.
 #[derive(Debug)]
 struct Entry {
     limit: i32,
-    /// The highest position that was reported while a batch was under way.
+    /// The highest log position that a hint or a poll reported while a batch was under way.
     again: i64,
     under_way: bool,
     run: Option<Due>,
@@ -72,17 +72,18 @@ struct Schedule {
     projector: Arc<Projector>,
     entries: HashMap<Key, Entry>,
     known: Known,
-    /// Units that can start their batch, in order.
+    /// Units of work that can start their batch now, in order.
     ready: VecDeque<Key>,
-    /// Units that start their batch at a later time.
+    /// Units of work that start their batch at a later time.
     later: Vec<(Instant, Key)>,
     running: usize,
     batches_max: usize,
-    /// Whether the rebuilds that this build offers have been recorded.
+    /// Whether the projector has recorded in the database which scopes need a rebuild by this
+    /// build.
     offered: bool,
 }
 
-/// Assigns positions and projects until the engine drains.
+/// Assigns log positions and runs projections until the engine drains.
 pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Arc<LogWake>) {
     let (report, mut reports) = mpsc::unbounded_channel();
     let mut discovery = Discovery::new(projector.clone());
@@ -98,8 +99,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
         offered: false,
     };
     let settings = &core.settings;
-    // An engine without projections only assigns positions that other processes left out, and that
-    // is not urgent.
+    // An engine without projections only assigns log positions that other processes have not
+    // assigned, and this is not urgent.
     let no_readers = projector.readers.is_empty();
     let begin = Instant::now()
         + if no_readers {
@@ -124,8 +125,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
             Some((key, ended)) = reports.recv() => schedule.ended(key, ended),
             () = log_wake.woken() => {
                 schedule.logs_grown(log_wake.take().into_iter().map(|tenant| (tenant, i64::MAX)));
-                // An event was recorded in this process, perhaps without a position, or is about to
-                // be: poll often from now on.
+                // This process has recorded an event, perhaps without a log position, or is about
+                // to record one. The projector polls often from now on.
                 let now = Instant::now();
                 news_at = Some(now);
                 poll = poll.min(now + settings.busy_poll);
@@ -163,7 +164,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
             seek = Instant::now() + RUNS_EVERY;
         }
         if trim <= now {
-            // Trim a little at a time, so that no batch waits for it.
+            // The projector deletes a few old events at a time, so that no batch waits for the
+            // deletion.
             let trimmed = discovery
                 .trim(settings.event_retention, settings.collect_every)
                 .await;
@@ -184,7 +186,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
         }
     }
     drop(report);
-    // Batches that are under way end, or the shutdown aborts them at its deadline.
+    // The loop waits until the batches that are under way have ended, or until the shutdown aborts
+    // them at its deadline.
     while schedule.running > 0 {
         match reports.recv().await {
             Some((key, ended)) => schedule.ended(key, ended),
@@ -206,12 +209,14 @@ fn pace(settings: &Settings, news_at: Option<Instant>, no_readers: bool) -> Dura
     pause.clamp(settings.busy_poll, settings.idle_poll)
 }
 
-/// The outcome of a batch, the limit of the next batch, and the position of the cursor.
+/// The outcome of a batch, the maximum number of events of the next batch, and the position of the
+/// cursor.
 type Ended = (BatchOutcome, i32, i64);
 type Work = futures_util::future::BoxFuture<'static, Ended>;
 
 impl Schedule {
-    /// Schedules the scopes of tenants with logs that have grown at least to these positions.
+    /// Schedules a batch of each scope of these tenants. The log of each tenant has grown at least
+    /// to the given position.
     fn logs_grown(&mut self, tenants: impl IntoIterator<Item = (String, i64)>) {
         let now = Instant::now();
         for (tenant, position) in tenants {
@@ -240,7 +245,7 @@ impl Schedule {
             .position(|reader| reader.name() == projection)
     }
 
-    /// Schedules a batch, unless one is already scheduled.
+    /// Schedules a batch of a unit of work, unless one is already scheduled.
     fn wanted(&mut self, key: Key, position: i64, run: Option<Due>) {
         match self.entries.get_mut(&key) {
             // A batch that has not begun will read the new events anyway.
@@ -262,8 +267,8 @@ impl Schedule {
         }
     }
 
-    /// Makes a waiting scope due now, because its row says that it can run, for example after an
-    /// operator resumed it.
+    /// Makes a scope that waits for a later batch due now, because its row says that it can
+    /// continue, for example after an operator resumed it.
     fn make_due(&mut self, key: &Key) {
         let now = Instant::now();
         self.later
@@ -295,13 +300,13 @@ impl Schedule {
         let again = std::mem::take(&mut entry.again);
         match outcome {
             BatchOutcome::More => self.ready.push_back(key),
-            // New events were reported while the batch was under way: it may have read the log
-            // before they were added.
+            // New events were reported while the batch was under way: the batch may have read the
+            // log before these events were added.
             BatchOutcome::Idle if again > position && matches!(key, Key::Scope(..)) => {
                 self.ready.push_back(key)
             }
             // Another worker moved the cursor a moment ago. If that worker crashes, this process
-            // continues after the worker's period is over.
+            // continues when the other worker no longer owns the scope.
             BatchOutcome::Theirs if matches!(key, Key::Scope(..)) => {
                 self.later.push((Instant::now() + project::OWNED, key))
             }
@@ -324,8 +329,9 @@ impl Schedule {
                 let reader = projector.readers.get(*index)?.clone();
                 let tenant = tenant.clone();
                 Box::pin(async move {
-                    let (outcome, position) =
-                        projector.project_batch(&reader, &tenant, &mut limit, false).await;
+                    let (outcome, position) = projector
+                        .project_batch(&reader, &tenant, &mut limit, false)
+                        .await;
                     (outcome, limit, position)
                 })
             }
@@ -383,7 +389,7 @@ impl Schedule {
     }
 }
 
-/// Projects inline until nothing is left to do, for tests.
+/// Runs projections on the calling task until no work is left. For tests.
 #[cfg(feature = "testing")]
 pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::store::fault::Fault> {
     let mut discovery = Discovery::new(projector.clone());
@@ -395,7 +401,12 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
                 continue;
             };
             let mut limit = projector.batch;
-            while projector.project_batch(reader, &tenant, &mut limit, true).await.0 == BatchOutcome::More {
+            while projector
+                .project_batch(reader, &tenant, &mut limit, true)
+                .await
+                .0
+                == BatchOutcome::More
+            {
                 moved = true;
             }
         }
@@ -420,7 +431,8 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
                     outcome => break outcome,
                 }
             };
-            // A run that has to wait is not tried again before the next call.
+            // A run that has to wait does not count as progress, so it does not make the loop of
+            // `settle` continue.
             moved = moved || !matches!(outcome, BatchOutcome::Wait(_));
         }
         if !moved {

@@ -1,5 +1,5 @@
-//! Runs one batch of one scope: applies events and moves the cursor, in one transaction. It needs
-//! no task and no timer of its own, so live workers, runs and tests share it.
+//! Runs one batch of one scope: applies events and moves the cursor, in one transaction. It starts
+//! no task and no timer, so that live projections, runs and tests can all use it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     batch::{gap, running_hash, weight},
-    reader::{Reader, ApplyFailure, guarded},
+    reader::{ApplyFailure, Reader, guarded},
 };
 use crate::{
     codec,
@@ -27,51 +27,55 @@ use crate::{
 
 /// Approximate maximum size of the payloads of a batch, in bytes.
 pub(crate) const BATCH_BYTES_MAX: i64 = 8 * 1024 * 1024;
-/// After a worker has moved a cursor, other workers leave the scope to it for this long.
+/// After a worker has moved the cursor of a scope, the worker owns the scope for this long, and
+/// other workers do not project it.
 pub(crate) const OWNED: Duration = Duration::from_secs(2);
-/// Delay while another transaction holds the row of the scope: a batch, or a swap, which should
-/// hardly delay live batches.
+/// Delay before the next attempt if another transaction has locked the row of the scope. That
+/// transaction is a batch, or the swap at the end of a rebuild; the delay is short, so that a swap
+/// hardly delays live batches.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
-/// How long a rollback may take.
+/// How long the rollback of a projection's transaction may take.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(1);
-/// Delay after an outage.
+/// Delay before the next batch after an outage.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
-/// Delay after the server has refused one of the engine's statements: the schema or the privileges
-/// are wrong.
+/// Delay before the next batch after the server has refused one of the engine's statements, because
+/// the schema or the privileges are wrong.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
-/// A batch that met an outage is divided by this factor.
+/// After a batch met an outage, the number of events of the next batch is divided by this factor.
 const SHRINK: i32 = 8;
-/// Minimum number of attempts for an event that the server cancels or lacks the resources for,
-/// whatever the policy says.
+/// Minimum number of attempts for an event, whatever the `PoisonPolicy` says, if the server cancels
+/// the statements of the event or lacks the resources for them.
 pub(crate) const OUTAGE_ATTEMPTS_MIN: u32 = 5;
-/// The same for an event during which the connection breaks.
+/// Minimum number of attempts for an event, whatever the `PoisonPolicy` says, if the connection
+/// breaks while the event is applied.
 const LOST_ATTEMPTS_MIN: u32 = 20;
-/// Delay for a scope that waits for an operator or for another build.
+/// Delay before the next check of a scope that waits for an operator or for another build.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
-/// The state that all batches of a process share.
+/// The state that all projection batches of a process share.
 pub(crate) struct Projector {
     pub(crate) pool: Pool,
     pub(crate) target: Arc<Target>,
-    /// The id of this worker: it marks the scopes that this worker projects.
+    /// The id of this worker. A batch writes it into the row of the scope as the owner.
     pub(crate) worker: String,
     pub(crate) readers: Vec<Arc<dyn Reader>>,
     pub(crate) batch: i32,
     pub(crate) timeout: Duration,
-    /// One connection per batch under way, in addition to those of steps and callers.
+    /// The permits for connections of batches: one connection per batch under way, in addition to
+    /// the connections of steps and callers.
     permits: Arc<Semaphore>,
 }
 
-/// The outcome of a batch.
+/// The outcome of a projection batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
     /// There may be more events: run the next batch at once.
     More,
-    /// The scope has caught up.
+    /// The scope has applied all events of its log.
     Idle,
     /// Run the next batch after this delay.
     Wait(Duration),
-    /// Another worker projects the scope.
+    /// Another worker owns the scope.
     Theirs,
 }
 
@@ -131,8 +135,9 @@ impl Projector {
         reader.policy().timeout.unwrap_or(self.timeout)
     }
 
-    /// Runs one batch of one scope. After a failure, `limit` shrinks to one event, which shows the
-    /// event that fails, and grows again later. Also returns the known position of the cursor.
+    /// Runs one batch of one scope. After a failure, `limit` becomes one event, so that the event
+    /// that fails is found, and it grows again later. Also returns the last known position of the
+    /// cursor.
     pub(crate) async fn project_batch(
         &self,
         reader: &Arc<dyn Reader>,
@@ -198,8 +203,8 @@ impl Projector {
                     new,
                     applied: running_hash(opened.applied, &opened.events),
                 };
-                // A mistake of `apply` may be reported only here: an error that it did not return,
-                // or a constraint that is checked at COMMIT.
+                // An error of `apply` may appear only when the batch is closed: a failed statement
+                // for which `apply` returned no error, or a constraint that is checked at COMMIT.
                 match self.close(reader, tenant, tx, cursor).await {
                     Ok(true) => *reached = new,
                     Ok(false) => return Ok(BatchOutcome::Theirs),
@@ -212,7 +217,11 @@ impl Projector {
                 let full = count >= usize::try_from(*limit).unwrap_or_default()
                     || weight(&opened.events) >= BATCH_BYTES_MAX / 4;
                 *limit = limit.saturating_mul(2).min(self.batch);
-                Ok(if full { BatchOutcome::More } else { BatchOutcome::Idle })
+                Ok(if full {
+                    BatchOutcome::More
+                } else {
+                    BatchOutcome::Idle
+                })
             }
             Err(trouble) => {
                 undo(tx).await;
@@ -221,8 +230,8 @@ impl Projector {
         }
     }
 
-    /// Moves the cursor and commits. Returns `false` if the cursor was not where the batch found
-    /// it; nothing is committed then.
+    /// Moves the cursor of the scope and commits. Returns `false`, without a commit, if the cursor
+    /// is no longer at the position at which the batch began.
     async fn close(
         &self,
         reader: &Arc<dyn Reader>,
@@ -339,8 +348,8 @@ impl Projector {
         Ok(BatchOutcome::Wait(LONG_PAUSE))
     }
 
-    /// Records all rebuilds that this build offers. Called once at the start; `outdated` records
-    /// each again when it meets one.
+    /// Records all scopes that need a rebuild by this build. The projector calls it once at the
+    /// start; `outdated` records a scope again when a batch meets it.
     pub(crate) async fn offer_all(&self) -> Result<(), Fault> {
         let offering = self
             .readers
@@ -447,7 +456,7 @@ impl Projector {
         })
     }
 
-    /// Applies a parked event again, by itself.
+    /// Applies one parked event again, in a transaction of its own.
     pub(crate) async fn redrive(
         &self,
         reader: &Arc<dyn Reader>,
@@ -512,7 +521,9 @@ impl Projector {
         let message = match done {
             Ok(()) => return Ok(BatchOutcome::Idle),
             Err(ApplyFailure::Busy(message)) => return Err(Fault::Busy(message)),
-            Err(ApplyFailure::Outage { message, .. } | ApplyFailure::Failed { message, .. }) => message,
+            Err(ApplyFailure::Outage { message, .. } | ApplyFailure::Failed { message, .. }) => {
+                message
+            }
         };
         tracing::warn!(
             projection = reader.name(),
@@ -529,7 +540,8 @@ impl Projector {
         .map(|()| BatchOutcome::Idle)
     }
 
-    /// Marks the failure as resolved and commits, unless the event is not parked any more.
+    /// Marks the failure of a parked event as resolved and commits. If the event is not parked any
+    /// more, it does not commit.
     async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), ApplyFailure> {
         match projections::redriven(&mut tx, &self.target, key).await {
             Ok(parked) => tx
@@ -557,17 +569,18 @@ impl Projector {
 }
 
 /// Rolls back the transaction of user code, so that its locks are released before the engine
-/// continues. If the server does not answer in time, the connection is closed and not used again.
+/// continues. If the server does not reply in time, the connection is closed and not used again.
 pub(crate) async fn undo(tx: Tx) {
     drop(tokio::time::timeout(UNDO_TIMEOUT, tx.finish("rollback")).await);
 }
 
-/// Returns the limit of the next batch after a batch of this many events met an outage.
+/// Returns the maximum number of events of the next batch, after a batch of this many events met an
+/// outage.
 pub(crate) fn shrunk(limit: i32, events: usize) -> i32 {
     (limit.min(i32::try_from(events).unwrap_or(i32::MAX)) / SHRINK).max(1)
 }
 
-/// Handles a transaction that failed before user code ran in it.
+/// Returns the outcome of a batch for which the transaction failed before user code ran in it.
 fn lost(projection: &str, tenant: &str, fault: &Fault) -> BatchOutcome {
     let error = fault.message();
     if let Fault::Refused { .. } = fault {

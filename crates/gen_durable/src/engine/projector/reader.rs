@@ -1,4 +1,4 @@
-//! A projection without its type. Generic code ends here.
+//! Erases the type of a projection. Only this module of the engine is generic over projections.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     event::{Events, Recorded},
     id::NAME_BYTES_MAX,
     policy::Policy,
-    projection::{Digest, OnVersionChange, PoisonPolicy, ProjectionContext, Projection},
+    projection::{Digest, OnVersionChange, PoisonPolicy, Projection, ProjectionContext},
     store::{fault::Fault, projections::LogRow},
 };
 
@@ -30,8 +30,10 @@ pub(crate) trait Reader: Send + Sync {
         cx: ProjectionContext<'a>,
     ) -> BoxFuture<'a, Result<(), StepError>>;
     fn clear<'a>(&'a self, cx: ProjectionContext<'a>) -> BoxFuture<'a, Result<(), StepError>>;
-    fn digest<'a>(&'a self, cx: ProjectionContext<'a>)
-    -> BoxFuture<'a, Result<Option<Digest>, StepError>>;
+    fn digest<'a>(
+        &'a self,
+        cx: ProjectionContext<'a>,
+    ) -> BoxFuture<'a, Result<Option<Digest>, StepError>>;
 }
 
 struct Typed<P>(P);
@@ -106,7 +108,8 @@ fn decode<P: Projection>(row: &LogRow, payload: &str) -> Result<Recorded<P::Even
     })
 }
 
-/// Checks a projection's wiring and erases its type.
+/// Checks the constants of a projection and erases its type. Returns an error if the projection
+/// cannot be registered.
 pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Error> {
     let refused = |error: String| Error::invalid(format!("cannot project {:?}: {error}", P::NAME));
     codec::check_name("a projection's name", P::NAME, 1, NAME_BYTES_MAX).map_err(refused)?;
@@ -119,19 +122,20 @@ pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Er
 /// Why a transaction of a projection failed after it had begun.
 #[derive(Debug)]
 pub(crate) enum ApplyFailure {
-    /// Another transaction held a row, or a deadlock was detected: no attempt is counted.
+    /// Another transaction held a lock on a row, or Postgres detected a deadlock. No attempt is
+    /// counted.
     Busy(String),
     /// The server cancelled a statement, lacked memory or disk, or the connection broke. The batch
-    /// is retried with fewer events. If a single event meets this repeatedly, it counts as the
-    /// failure of that event.
+    /// is retried with fewer events. If a batch of a single event meets an outage repeatedly, the
+    /// outage counts as a failure of that event.
     Outage { message: String, lost: bool },
-    /// A failure of the projection itself.
+    /// The projection's own code failed.
     Failed { message: String, fatal: bool },
 }
 
 impl ApplyFailure {
     /// Converts a fault of one of the engine's statements in the same transaction, or of its
-    /// COMMIT: both can report what `apply` did wrong.
+    /// COMMIT: both can report an error that `apply` caused.
     pub(crate) fn of(fault: Fault) -> ApplyFailure {
         let message = storable(fault.message());
         match fault {
@@ -164,7 +168,7 @@ impl ApplyFailure {
 }
 
 impl ApplyFailure {
-    /// Adds the position of the only event that was being applied to the message.
+    /// Adds to the message the log position of the event, if the batch had only one event.
     pub(crate) fn with_event(self, position: i64) -> ApplyFailure {
         let with = |message| format!("event {position}: {message}");
         match self {
@@ -218,8 +222,9 @@ pub(crate) async fn guarded<T>(
     }
 }
 
-/// Returns the outage that an error reports, or `None` if the error is the projection's own. A
-/// projection uses only the engine's database, so every connection error counts.
+/// Returns the outage that an error reports, or `None` if the projection's own code caused the
+/// error. A projection uses only the engine's database, so every connection error counts as an
+/// outage.
 fn outage(error: &StepError) -> Option<ApplyFailure> {
     if error.is_fatal() {
         return None;

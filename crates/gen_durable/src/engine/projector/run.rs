@@ -1,12 +1,12 @@
 //! Runs of a projection: replays, rebuilds, verifications. Each batch is a short transaction that
-//! begins with the state in the run's row, so that any process can continue a run after a crash.
+//! reads the state of the run from its row, so that any process can continue the run after a crash.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
     batch::{gap, missing, running_hash},
-    reader::{Reader, ApplyFailure, guarded},
-    project::{BATCH_BYTES_MAX, OUTAGE_ATTEMPTS_MIN, OWNED, Projector, BatchOutcome, shrunk, undo},
+    project::{BATCH_BYTES_MAX, BatchOutcome, OUTAGE_ATTEMPTS_MIN, OWNED, Projector, shrunk, undo},
+    reader::{ApplyFailure, Reader, guarded},
 };
 use crate::{
     projection::{Digest, PoisonPolicy, ProjectionContext},
@@ -18,23 +18,23 @@ use crate::{
     },
 };
 
-/// Delay after an outage, or while another worker has the run.
+/// Delay before the next batch of a run after an outage, or while another worker executes the run.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The outcome of a batch of a run.
 enum Filled {
     /// The run has advanced.
     On,
-    /// No more events are to be applied in this phase of the run.
+    /// The run has applied all events of its current phase.
     Full(Standing),
-    /// The run has ended, belongs to another worker, or has just failed.
+    /// The run has finished, another worker executes it, or it has just failed.
     Over,
     /// The batch met an outage: try again after this delay.
     Wait(Duration),
 }
 
 impl Projector {
-    /// Runs one batch or one phase of a run.
+    /// Executes one batch or one phase of a run.
     pub(crate) async fn run_batch(&self, due: &Due, limit: &mut i32) -> BatchOutcome {
         let Some(reader) = self.reader(&due.projection).cloned() else {
             return BatchOutcome::Idle;
@@ -107,14 +107,19 @@ impl Projector {
         }
     }
 
-    /// Clears the rows and resets the live cursor to the beginning, in one transaction. Records the
-    /// digest of the current rows before that, because a projection without generations has nothing
-    /// else to compare.
-    async fn begin_in_place(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<BatchOutcome, Fault> {
+    /// Begins a rebuild in place: deletes the rows of the projection and sets the live cursor to
+    /// the beginning, in one transaction. It first records the digest of the current rows, because
+    /// a projection without generations has nothing else to compare the new rows with.
+    async fn begin_in_place(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+    ) -> Result<BatchOutcome, Fault> {
         match self.digest_of_live(reader, due).await? {
             Ok((live, Some(digest))) => self.note_digest(due, digest, live.position).await?,
             Ok((_, None)) => {}
-            // A failed digest is a reason to rebuild, so the run continues.
+            // If the digest of the current rows cannot be computed, the rows may be broken, which
+            // is a reason to rebuild them. So the run continues.
             Err(trouble) => tracing::warn!(
                 run = due.id,
                 ?trouble,
@@ -129,13 +134,19 @@ impl Projector {
         let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
         let run = match run {
             Held::Ours(run) => run,
-            Held::Theirs => return tx.finish("commit").await.map(|()| BatchOutcome::Wait(PAUSE)),
+            Held::Theirs => {
+                return tx
+                    .finish("commit")
+                    .await
+                    .map(|()| BatchOutcome::Wait(PAUSE));
+            }
             Held::Outdated => {
                 tx.finish("commit").await?;
                 return self.outdated_run(due).await;
             }
         };
-        // Cleared rows must be restorable from the log: if events are missing, the old rows stay.
+        // The rows may be deleted only if they can be restored from the log. If events are missing
+        // in the log, the old rows stay.
         if let Some(gone) = missing(0, run.scope_position, &events) {
             tx.finish("rollback").await?;
             return self
@@ -184,7 +195,7 @@ impl Projector {
         guarded(self.timeout(reader.as_ref()), reader.clear(cx)).await
     }
 
-    /// Applies one batch of a run, at most up to position `to`.
+    /// Applies one batch of events of a run, at most up to the log position `to`.
     async fn fill(
         &self,
         reader: &Arc<dyn Reader>,
@@ -254,20 +265,22 @@ impl Projector {
                 );
                 Ok(Filled::On)
             }
-            Err(ApplyFailure::Failed { message, .. }) if reader.on_poison() == PoisonPolicy::Park => {
+            Err(ApplyFailure::Failed { message, .. })
+                if reader.on_poison() == PoisonPolicy::Park =>
+            {
                 self.pass_over(reader, due, last.position, &message).await?;
                 Ok(Filled::On)
             }
             Err(trouble) => match self.trouble(due, trouble.with_event(last.position)).await? {
-                // One event met an outage: try it again later.
+                // A batch of one event met an outage, so the run tries the event again later.
                 BatchOutcome::Wait(pause) => Ok(Filled::Wait(pause)),
                 _ => Ok(Filled::Over),
             },
         }
     }
 
-    /// Builds the advance of a run to a position. Without a hash of applied events, the events are
-    /// skipped.
+    /// Builds the advance of a run to a position. If no hash of applied events is given, the run
+    /// skips the events.
     fn move_of<'a>(
         &'a self,
         due: &Due,
@@ -301,10 +314,10 @@ impl Projector {
         }
     }
 
-    /// Skips an event that live batches parked, or would park, and continues the run. For a shadow
-    /// rebuild, the event is recorded as parked when the rebuilt rows go live. The run is opened
-    /// again, because the changes that opened it were rolled back together with the batch, if this
-    /// is its first event.
+    /// Skips an event that the live projection has parked or would park, and continues the run. For
+    /// a shadow rebuild, the event is recorded as parked when the rebuilt rows go live. The
+    /// function opens the run again: if the event was the first of the run, the rollback of the
+    /// batch has also undone the changes that opened the run.
     async fn pass_over(
         &self,
         reader: &Arc<dyn Reader>,
@@ -362,14 +375,15 @@ impl Projector {
     }
 
     /// Compares the rebuilt rows with the live rows at one position, after the run has caught up.
-    /// Then swaps them or records the verdict.
+    /// Then makes the rebuilt rows live, or records the result of the comparison.
     async fn compare(
         &self,
         reader: &Arc<dyn Reader>,
         due: &Due,
         limit: &mut i32,
     ) -> Result<BatchOutcome, Fault> {
-        // Read live rows and live cursor in one snapshot, because live batches continue meanwhile.
+        // The live rows and the live cursor are read in one snapshot, because live batches continue
+        // meanwhile.
         let (live, live_digest) = match self.digest_of_live(reader, due).await? {
             Ok(found) => found,
             Err(trouble) => return self.trouble(due, trouble).await,
@@ -383,8 +397,8 @@ impl Projector {
             }
         };
         if run.position != live.position {
-            // Another worker continued the run, or the live rows were rebuilt: compare again from
-            // the start.
+            // Another worker has continued the run, or the live rows were rebuilt in the meantime.
+            // So the comparison begins again.
             return Ok(BatchOutcome::Wait(PAUSE));
         }
         let digest = match self.digest_of_run(reader, due, &run).await? {
@@ -416,8 +430,8 @@ impl Projector {
                 .then(|| "the projection has no digest: it cannot be verified".to_owned());
             return self.end(due, error, Some(verdict)).await;
         }
-        // Another version produces other rows on purpose, so a difference does not prevent the
-        // swap.
+        // Another version of the projection produces other rows on purpose, so a difference between
+        // the rows does not prevent the swap.
         let same_version = live.version == i32::from(reader.version());
         if !equal && same_version && !run.force {
             let error = format!("{verdict}: not swapped");
@@ -461,8 +475,8 @@ impl Projector {
         run: &Standing,
     ) -> Result<Result<Option<Digest>, ApplyFailure>, Fault> {
         let mut tx = self.begin().await?;
-        // A digest may take longer than the period for which this worker has the run to itself, so
-        // it is computed in one snapshot.
+        // A digest may take longer than the time for which no other worker may continue the run, so
+        // the digest is computed in one snapshot.
         projections::one_snapshot(&mut tx, &self.target).await?;
         if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
             tx.finish("rollback").await?;
@@ -513,9 +527,10 @@ impl Projector {
         .await
     }
 
-    /// Makes the rebuilt rows live. Under the lock of the scope, it applies the events that live
-    /// batches have applied since, and swaps the generations. While more than one batch is missing,
-    /// it applies them without that lock, so that live batches are not delayed.
+    /// Makes the rebuilt rows live. It locks the row of the scope, applies the events that live
+    /// batches have applied in the meantime, and swaps the generations. While more than one batch
+    /// of events is missing, it applies them without the lock, so that live batches are not
+    /// delayed.
     async fn swap(
         &self,
         reader: &Arc<dyn Reader>,
@@ -557,7 +572,8 @@ impl Projector {
                             return self.trouble(due, ApplyFailure::of(fault)).await;
                         }
                     }
-                    // The batches that run without the lock find out which event fails.
+                    // The events could not be applied under the lock. The next batches of the run,
+                    // without the lock, find out which event fails.
                     Err(trouble) => {
                         undo(tx).await;
                         return self.trouble(due, trouble).await;
@@ -593,8 +609,12 @@ impl Projector {
         }
     }
 
-    /// Clears the rows of a retired generation, which readers no longer use.
-    async fn clear_retired(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<BatchOutcome, Fault> {
+    /// Deletes the rows of a retired generation, which readers no longer use.
+    async fn clear_retired(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+    ) -> Result<BatchOutcome, Fault> {
         let mut tx = self.begin().await?;
         let Some(generation) = runs::lock_retired(&mut tx, &self.target, due.id).await? else {
             return tx.finish("commit").await.map(|()| BatchOutcome::Idle);

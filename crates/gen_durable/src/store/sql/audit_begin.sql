@@ -1,8 +1,8 @@
 -- called by: store::audit::begin     index: audit_pkey
 -- locks: the row that it inserts, and up to ten of the oldest rows, skipping rows that another
 -- transaction holds
--- Inserts an audit row and deletes those of the ten oldest that exceed the maximum number ($6) or
--- age ($7). Two deletions per insertion would be enough to keep the bound.
+-- Inserts a row of the audit log, and deletes those of the ten oldest rows that exceed the maximum
+-- number ($6) or age ($7). Two deletions per insert would be enough to keep the log bounded.
 with made as (
     insert into gen_durable.audit (actor, source, channel, action, subject) values ($1, $2, $3, $4, $5) returning id
 ),

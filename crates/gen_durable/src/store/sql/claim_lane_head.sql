@@ -1,9 +1,9 @@
 -- called by: store::lease::claim_lane_head     index: instances_pkey
 -- locks: instances by id, in order, skipping rows that another transaction holds: their step result
 -- is probably being committed
--- Claims steps that have run for a while without a claim in lanes of this worker, so that they show
--- as executing. The claim epoch stays, so the worker's claim remains valid. Returns the ids that
--- need no further try: claimed, or no longer held by this worker.
+-- Claims instances that this worker has run for a while as heads of its lanes, without a claim, so
+-- that operators see them as executing. The claim epoch stays, so that the worker can still commit
+-- the step. Returns the ids that need no further try: claimed now, or no longer run by this worker.
 with free as materialized (
     select i.id, i.claim_epoch, i.status from gen_durable.instances i
     where i.id = any ($1)

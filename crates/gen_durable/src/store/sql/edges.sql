@@ -1,7 +1,6 @@
 -- called by: store::flow::Inspect::edges     index: history_pkey, backwards; instances_pkey
 -- locks: nothing
--- Returns the transitions of the newest instances with recorded history, from the newest $1 history
--- rows.
+-- Counts the transitions between steps by machine, in the $1 history rows of the newest instances.
 select looked.machine, looked.outcome, looked.from_step, looked.to_step, count(*), avg(looked.took_seconds)::float8, max(looked.at)
 from (
     select t.outcome, t.from_step, t.to_step, t.took_seconds, t.at,

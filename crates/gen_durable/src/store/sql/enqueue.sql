@@ -1,9 +1,9 @@
 -- called by: store::enqueue     index: none (it inserts into instances_pkey and instances_pick)
 -- locks: no existing rows
--- An array may be empty if every value is the default. A due time in the past becomes now: a row
--- must not appear behind a watermark that pickers have already passed. Sets synchronous_commit for
--- this transaction if it is off for the role or the database, so that an acknowledged row is
--- durable.
+-- Inserts instances without a key, a lane or a partition. An array may be empty if every value is
+-- the default. A due time in the past becomes now: a row must not appear before the point up to
+-- which pickers have already read. Sets synchronous_commit for this transaction if it is off for
+-- the role or the database, so that an acknowledged row is durable.
 with durable as materialized (
     select case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end
 )

@@ -1,15 +1,16 @@
 -- called by: store::lease::expired     index: none (one row per process)
 -- locks: nothing
--- Returns workers with an expired lease, once they have had the chance to renew it: an outage ends
--- the lease of every worker. Returns none until Postgres itself has run for one lease. After that,
--- one of two conditions must hold. Either the asking worker's own lease has been valid without a
--- gap for one lease: it has then been in contact since before the other lease ended, or for as long
--- after an outage. Or, if the asking worker is younger, all workers together have been in contact
--- for one lease since the expired worker's lease ended. So a fleet in which every process crashes
--- before it is one lease old still reaps: the rows of crashed workers stay until they are reaped,
--- and record when each was in contact. A contact counts for a sixth of a lease beyond its last
--- renewal. Workers with a longer lease than the asking worker are ignored, because an outage may be
--- hidden in it.
+-- Returns the expired workers that have had the chance to renew their lease: an outage of the
+-- database ends the lease of every worker. Returns none until Postgres has been up for the duration
+-- of one lease. After that, one of two conditions must hold. Either the asking worker's own lease
+-- has been valid without a gap for the duration of one lease: then the asking worker has been in
+-- contact with the database since before the other lease ended, or for as long after an outage. Or,
+-- if the asking worker is younger, all workers together have been in contact for the duration of
+-- one lease since the expired worker's lease ended. So workers still reap if every worker crashes
+-- before it is one lease old: the row of a crashed worker stays until it is reaped, and records
+-- when that worker was in contact. A contact counts for a sixth of a lease beyond its last renewal.
+-- The second condition ignores workers with a longer lease than the asking worker, because an
+-- outage may be shorter than such a lease.
 with me as materialized (
     select w.started_at from gen_durable.workers w
     where w.id = $2::text::uuid and w.lease_expires_at >= statement_timestamp()

@@ -1,8 +1,8 @@
 -- called by: store::timer::attention     index: instances_blocked, timers_due, instances_deadlines, schedules_pkey
 -- locks: nothing
--- Counts what an operator should handle: blocked lanes; timers and deadlines that are overdue by
--- more than $1 seconds; schedules that are paused; and schedules that no live worker registers or
--- that could not start their last occurrence. Each count has an upper bound.
+-- Counts problems that an operator should handle: blocked lanes; timers and deadlines that are
+-- overdue by more than $1 seconds; paused schedules; and schedules that no live worker has
+-- registered or that started no instance at their last occurrence. Each count has an upper bound.
 select
     (select count(*) from (
         select from gen_durable.instances i where i.in_lane and i.status = 'failed' limit 10001) blocked),

@@ -1,8 +1,8 @@
 -- called by: store::pulse::finished     index: instances_settled, backwards (a loose scan over queues and statuses)
 -- locks: nothing
--- Counts recently settled instances by second, machine and status, and by duration as a histogram
--- bucket: four buckets per doubling of a millisecond. The number of rows read is bounded: a busy
--- second is sampled.
+-- Counts recently settled instances by second, machine, status and duration. Durations are in
+-- histogram buckets, with four buckets for each doubling of a millisecond. The number of rows read
+-- is bounded, so of a busy second only a sample is counted.
 with recursive ranges(queue, status) as (
     (select i.queue, i.status from gen_durable.instances i
      where i.settled_at is not null order by i.queue desc, i.status desc limit 1)

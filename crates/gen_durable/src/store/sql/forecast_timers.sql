@@ -1,8 +1,8 @@
 -- called by: store::timer::forecast     index: instances_deadlines, timers_due, instances_pick (a loose scan over queues and priorities)
 -- locks: nothing
--- Counts what becomes due in each of $2 equal parts of the next $1 seconds, by kind. Each count has
--- the upper bound $3 (repeating timers and schedules share one bound), so that a busy hour costs no
--- more than that.
+-- Counts the timers, deadlines and sleeping instances that become due in each of $2 equal parts of
+-- the next $1 seconds, by kind. Each count has the upper bound $3 (repeating timers and schedules
+-- share one bound), so that the cost is bounded.
 with recursive used(queue, priority, place) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
      where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting order by i.queue, i.priority limit 1)

@@ -1,9 +1,10 @@
--- called by: store::lease::adopt     index: instances_held, one probe per holder; workers_pkey
+-- called by: store::lease::grant_missing_leases     index: instances_held, one probe per holder; workers_pkey
 -- locks: no existing rows
--- Inserts a worker row for every holder of claims that has none, and returns the ids. A claim can
--- be committed after its worker's row was deleted (the statement was under way while the process
--- was suspended). If that process then crashes, no worker row refers to its claims. The inserted
--- row has a lease that a live process renews; if the process has crashed, the reaper finds the row.
+-- Inserts a row of `workers` for every worker that has claims and no row, and returns the ids. A
+-- claim can be committed after the row of its worker was deleted (the statement was under way while
+-- the process was suspended). If that process then crashes, the reaper would not find its claims
+-- without a row. If the process is alive, it renews the lease of the inserted row; if it has
+-- crashed, the lease expires and the reaper finds the row.
 with recursive holder(id) as (
     (select i.locked_by from gen_durable.instances i
      where i.locked_by is not null

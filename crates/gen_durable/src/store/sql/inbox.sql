@@ -1,4 +1,4 @@
--- called by: store::family::letters     index: signals_inbox
+-- called by: store::family::inbox     index: signals_inbox
 -- locks: nothing
 select s.id, s.name, s.payload::text, s.dedup_key, s.inserted_at
 from gen_durable.signals s

@@ -1,8 +1,9 @@
--- called by: store::explain::turns     index: instances_pkey, lanes_pkey, instances_lane, instances_partition_holder
+-- called by: store::explain::precedences     index: instances_pkey, lanes_pkey, instances_lane, instances_partition_holder
 -- locks: nothing
--- Returns the lane and partition state of some rows: the head of the lane; how many instances are
--- before the row (all of them, if it has no lane position yet); how many wait behind a failed row
--- that blocks its lane; and the partition holder. Counted up to 10,001.
+-- Returns the lane and partition state of the given instances: the head of the lane; how many
+-- instances are before the given one in the lane (all of them, if it has no lane position yet); how
+-- many wait behind it, if it has failed and blocks its lane; and the partition holder. Counts stop
+-- at 10,001.
 select i.id, head.id,
     case when i.status = 'queued' then (select count(*) from (
         select from gen_durable.instances a

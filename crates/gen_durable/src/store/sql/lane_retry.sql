@@ -1,8 +1,9 @@
 -- called by: store::lane::retry     index: instances_blocked, instances_pkey, instances_key
 -- locks: the head of the lane, if it failed and blocks it; waits for a transaction that has
 -- inserted its key and not committed yet
--- Runs the failed head again at its step, as `retry.sql` does, and keeps its lane position. The row
--- is locked before an arrival number is drawn: see `_pick`.
+-- Makes the failed head of a blocked lane runnable again at its step, as `retry.sql` does; the head
+-- keeps its lane position. The statement locks the row before it draws an arrival number, so that
+-- the transaction has an id: see `_place_new`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

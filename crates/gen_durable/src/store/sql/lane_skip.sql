@@ -1,7 +1,8 @@
 -- called by: store::lane::skip     index: instances_blocked, instances_pkey, lanes_pkey
 -- locks: the head of the lane, if it failed and blocks it; then the lane
--- The failed head stays failed and leaves its lane; the next pick promotes its successor. The row
--- is locked before the arrival number is drawn: see `_pick`.
+-- Removes the failed head of a blocked lane from the lane. The head stays failed, and the next
+-- placement promotes its successor. The statement locks the row before it draws the arrival number,
+-- so that the transaction has an id: see `_place_new`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

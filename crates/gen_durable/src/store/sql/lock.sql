@@ -1,6 +1,7 @@
 -- called by: store::step_results::lock     index: instances_pkey
 -- locks: instances FOR NO KEY UPDATE by id, skipping rows that another transaction holds
--- Returns the ids of the skipped rows. Deleted rows are not among them.
+-- Locks the instances of step results. Returns the ids of the skipped rows, without rows that were
+-- deleted.
 with free as materialized (
     select id from gen_durable.instances where id = any ($1) order by id for no key update skip locked
 )

@@ -21,7 +21,7 @@ with recursive waiting(tenant, key, place) as (
     ) later
     where waiting.place < $5
 ),
-turns as materialized (
+holders as materialized (
     select i.tenant, i.partition_key as key
     from gen_durable.instances i
     where i.partition_key is not null and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
@@ -31,7 +31,7 @@ turns as materialized (
     limit $5
 ),
 page as materialized (
-    select tenant, key from waiting union select tenant, key from turns order by tenant, key limit $5
+    select tenant, key from waiting union select tenant, key from holders order by tenant, key limit $5
 )
 select page.tenant, page.key,
     (select count(*) from (

@@ -1,8 +1,8 @@
 -- called by: store::pick::priorities     index: instances_pick, one probe per priority in use
 -- locks: nothing
--- Returns the priorities that have a row due now or within $2 seconds. A loose index scan: it jumps
--- from each priority to the next, whatever the number of rows between them, and reads the earliest
--- due time of each.
+-- Returns the priorities of a queue that have an instance due now or within $2 seconds. The
+-- recursive query is a loose index scan: it jumps from each priority to the next, whatever the
+-- number of rows between them, and reads the earliest due time of each.
 with recursive used(queue, priority, due) as (
     select wanted.queue, first.priority, first.eligible_at
     from unnest($1::text[]) as wanted(queue)

@@ -2,37 +2,37 @@
 -- locks: the expired worker's row first (so that it cannot renew its lease meanwhile), then
 -- instances by id, then the lanes of the worker, in both cases skipping rows that another
 -- transaction holds
--- Makes the claimed rows of an expired worker runnable again. The crash counts (attempt + 1,
--- crash_count + 1) for a row that no crashed worker has held since its last commit, whether its
--- step had begun or not. From then on `begin_step` records the start of its step, and a crash
--- counts only if the step had begun under this claim: a row that was only claimed ahead returns
--- unchanged. At $3 crashes the row is set aside as stuck: it is not failed, its handler is not
--- called, its parent is not notified, it keeps its lane, and only an operator's retry makes it
--- runnable again.
-with dead as materialized (
+-- Makes the instances that an expired worker had claimed runnable again. For an instance with
+-- crash_count = 0 the crash counts (attempt + 1, crash_count + 1), whether its step had begun or
+-- not. After that first crash `begin_step` records the start of the step, and a crash counts only
+-- if the step had begun under the claim: an instance that the worker had claimed and not begun
+-- becomes runnable without a count. At $3 crashes the reaper sets the instance aside as stuck: a
+-- stuck instance does not settle, its handler is not called, its parent is not notified, it keeps
+-- its lane, and only an operator's retry makes it runnable again.
+with expired as materialized (
     select w.id, w.host || '/' || w.pid as name from gen_durable.workers w
     where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
     for update
 ),
--- The locked version of a row decides whether the crash counts, so a step that began after this
--- statement's snapshot counts as begun.
+-- Decides by the locked version of each row whether the crash counts, so that a step that began
+-- after this statement's snapshot counts as begun.
 held as materialized (
     select i.id, i.crash_count = 0 or i.begun_epoch is not distinct from i.claim_epoch as counts
     from gen_durable.instances i
-    where i.locked_by = (select id from dead) and i.status = 'executing'
+    where i.locked_by = (select id from expired) and i.status = 'executing'
     order by i.id
     limit $2
     for no key update skip locked
 ),
--- The heads that the worker ran in its lanes without a claim. If the result of a head is being
--- committed, the row is skipped and handled by the next call: another instance is then at the head.
-led as materialized (
-    select h.* from dead cross join lateral gen_durable._worker_lane_heads(dead.id, '', '', 10000) h
+-- Finds the heads of lanes that the expired worker ran without a claim. If another transaction is
+-- committing the result of a head, this call skips that lane, and the next call finds the new head.
+lane_heads as materialized (
+    select h.* from expired cross join lateral gen_durable._worker_lane_heads(expired.id, '', '', 10000) h
 ),
 running as materialized (
     select i.id, i.crash_count = 0 or i.begun_epoch is not distinct from i.claim_epoch as counts
     from gen_durable.instances i
-    where i.id = any (array(select led.id from led where led.status = 'queued')) and i.status = 'queued' and (i.in_lane or i.partition_waiting)
+    where i.id = any (array(select lane_heads.id from lane_heads where lane_heads.status = 'queued')) and i.status = 'queued' and (i.in_lane or i.partition_waiting)
     order by i.id
     for no key update skip locked
 ),
@@ -46,10 +46,10 @@ reaped as (
         lease_expires_at = null,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()),
         last_error = case when blame.counts and i.crash_count + 1 >= $3
-                          then 'its worker died ' || (i.crash_count + 1) || ' times while it ran' else i.last_error end,
-        -- A runnable row keeps its lane and stays the partition holder. A row that was queued was
-        -- not the holder, so it waits for the partition. A stuck row frees the partition: placement
-        -- finds its arrival number and lets the next instance run.
+                          then 'the worker crashed ' || (i.crash_count + 1) || ' times while it ran the step' else i.last_error end,
+        -- A runnable instance keeps its lane and stays the partition holder. An instance that was
+        -- queued was not the holder, so it waits for the partition. A stuck instance frees the
+        -- partition: placement finds its arrival number and chooses the next holder.
         partition_waiting = i.status = 'queued' and i.partition_key is not null and not (blame.counts and i.crash_count + 1 >= $3),
         arrival_no = case when i.partition_key is not null and (i.status = 'queued' or blame.counts and i.crash_count + 1 >= $3)
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
@@ -58,16 +58,17 @@ reaped as (
     where i.id = blame.id
     returning i.id, i.machine, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts
 ),
--- The lanes of the worker. A lane that another transaction holds is skipped: a caller may be
--- cancelling a head that another worker runs there by now. A stale lane worker has no effect while
--- the head is not queued.
+-- Clears the lane worker of the lanes that the expired worker ran. It skips a lane that another
+-- transaction has locked: a caller may be cancelling a head that another worker runs in the lane by
+-- now. A lane worker that stays has no effect while the head is not queued.
 left_over as materialized (
-    select l.tenant, l.key from led
-    join gen_durable.lanes l on l.tenant = led.tenant and l.key = led.key
-    -- Another worker may be the lane worker by now, and run the head there.
-    where coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') = (select id from dead)
-      and (led.id is null or led.id in (select id from reaped)
-           or led.status <> 'queued' and led.locked_by is distinct from (select id from dead))
+    select l.tenant, l.key from lane_heads
+    join gen_durable.lanes l on l.tenant = lane_heads.tenant and l.key = lane_heads.key
+    -- Checks the lane worker again under the lock: another worker may have become the lane worker
+    -- and run the head.
+    where coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') = (select id from expired)
+      and (lane_heads.id is null or lane_heads.id in (select id from reaped)
+           or lane_heads.status <> 'queued' and lane_heads.locked_by is distinct from (select id from expired))
     order by l.tenant, l.key
     for update of l skip locked
 ),
@@ -76,11 +77,11 @@ unled as (
     from left_over free
     where l.tenant = free.tenant and l.key = free.key
 ),
--- Add history rows for the crashes that count, after all rows are written.
-told as materialized (
-    select gen_durable._record_history(together.ids, 'reap', (select name from dead))
+-- Inserts history rows for the crashes that count, after all instances are updated.
+recorded as materialized (
+    select gen_durable._record_history(together.ids, 'reap', (select name from expired))
     from (select array_agg(reaped.id) as ids from reaped where reaped.counts) together
     where together.ids is not null
 )
 select reaped.id, reaped.machine, reaped.step, reaped.attempt, reaped.is_stuck, reaped.last_error
-from reaped where (select count(*) from told) >= 0
+from reaped where (select count(*) from recorded) >= 0

@@ -1,7 +1,7 @@
--- called by: store::pick::give_back     index: instances_pkey
+-- called by: store::pick::release_claims     index: instances_pkey
 -- locks: instances by id, in order, skipping rows that another transaction holds, so that one
 -- locked row does not block the others
--- Releases claims without counting an attempt.
+-- Releases claims of this worker: makes the instances runnable again without counting an attempt.
 with held as materialized (
     select i.id
     from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
@@ -12,10 +12,11 @@ with held as materialized (
 update gen_durable.instances i
 set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
     eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
-    -- A queued instance was not the partition holder, so it waits for the partition.
+    -- A queued instance was not the holder of its partition key, so it has to wait for the
+    -- partition.
     partition_waiting = i.status = 'queued' and i.partition_key is not null,
     arrival_no = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
 from held
--- In a lane of this worker, the head is still queued although this worker runs it.
+-- A head that this worker runs in a lane without a claim is still queued.
 where i.id = held.id and i.status in ('executing', 'queued')
 returning i.id

@@ -1,8 +1,8 @@
 -- called by: store::lease::release_expired     index: workers_pkey, instances_held, instances_pkey, lanes_pkey
 -- locks: the expired worker's row first, so that it cannot renew its lease meanwhile; then
 -- instances by id, skipping rows that another transaction holds; then their lanes
--- Releases the lanes and partition keys of cancelled instances after the lease of their worker has
--- expired: their steps count as ended.
+-- Frees the lanes and partition keys that cancelled instances kept while their step ran, after
+-- their worker has expired: the steps count as ended.
 with expired as materialized (
     select w.id from gen_durable.workers w
     where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()

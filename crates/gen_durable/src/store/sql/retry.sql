@@ -1,16 +1,17 @@
 -- called by: store::operate::retry     index: instances_pkey, instances_key
 -- locks: the instance's row; waits for a transaction that has inserted its key and not committed
 -- yet
--- Runs a failed, cancelled or stuck instance again. A retry of its current step is the same entry
--- of the step, so the idempotency key stays; with $2 another step is entered. A settled child was
--- already counted at its parent's join and does not count again; a stuck child was not counted, and
--- still counts. An instance that has left its lane is appended to the lane; an instance that blocks
--- its lane runs at its position. The row is locked before an arrival number is drawn: see `_pick`.
+-- Makes a failed, cancelled or stuck instance runnable again. A retry of the current step keeps
+-- step_entry_seq, so the idempotency key stays; with $2 the instance enters another step. A settled
+-- child was already counted at its parent's join and does not count again; a stuck child was not
+-- counted, and still counts. An instance that has left its lane is appended to the lane; an
+-- instance that blocks its lane runs at its position. The statement locks the row before it draws
+-- an arrival number, so that the transaction has an id: see `_place_new`.
 with stood as materialized (
     select i.id, i.step from gen_durable.instances i
     where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
-      -- Not while the cancelled step still runs: two steps of the instance would run at the same
-      -- time.
+      -- Does not retry a cancelled instance while its step still runs: two steps of the instance
+      -- would run at the same time.
       and i.locked_by is null
     for no key update
 ),

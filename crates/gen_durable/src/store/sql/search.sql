@@ -1,7 +1,7 @@
 -- called by: store::search::page     index: instances_pkey, backwards
 -- locks: nothing
--- Reads at most $2 rows, whatever the filters are, so that a search among millions of rows has a
--- known cost.
+-- Searches instances from the newest. Reads at most $2 rows, whatever the filters are, so that a
+-- search among millions of rows has a known cost.
 select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.settled_at, looked.key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits

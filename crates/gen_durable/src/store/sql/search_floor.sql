@@ -1,7 +1,7 @@
 -- called by: store::search::page, when a page is not full     index: instances_pkey, backwards; instances_aside
 -- locks: nothing
--- Returns the lowest id that a search has read, where the next page begins. If no row is below it,
--- the search is complete.
+-- Returns the lowest id that a search has read. The next page begins below that id; if no row has a
+-- smaller id, the search is complete.
 select min(looked.id), count(*)
 from (
     (select i.id from gen_durable.instances i

@@ -1,14 +1,17 @@
-//! User code that panics, hangs, or fails with a text that cannot be stored: one step fails, and
-//! the engine keeps running.
+//! Tests user code that panics, hangs, or fails with a text that cannot be stored: one step fails,
+//! and the engine keeps running.
 
 use std::{sync::Mutex, time::Duration};
 
-use gen_durable::{Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal, next, fail};
+use gen_durable::{
+    Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fail,
+    fatal, next,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::wire::stage::{LONG, Stage};
 
-/// The function that misbehaves.
+/// The user function that panics or hangs.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 enum In {
     Nothing,
@@ -32,7 +35,7 @@ struct Bad {
     panicky: Panicky,
 }
 
-/// Panics when it is serialized or dropped, once a step has set the flag for it.
+/// A state that panics when it is serialized or dropped, after a step has set the flag for that.
 #[derive(Debug, Default)]
 struct Panicky {
     in_serialize: bool,
@@ -181,8 +184,8 @@ async fn user_code_that_panics_or_hangs_fails_its_own_step_and_the_engine_keeps_
         (In::SerializeOutput, &["an output's Serialize that panics"]),
         (In::Hang, &["ran longer than its timeout of 50ms"]),
     ];
-    // Run all cases twice with two workers: a worker lost to a panic would leave later cases
-    // without one.
+    // Runs all cases twice with two worker slots. If a panic lost a slot, later cases would not
+    // run.
     for (at, expected) in cases.iter().chain(cases) {
         let bad = engine
             .client
@@ -225,10 +228,10 @@ async fn user_code_that_panics_or_hangs_fails_its_own_step_and_the_engine_keeps_
     engine.stop().await;
 }
 
-/// A panic in `Deserialize` is not a failure of the step: the row is set aside as stuck, like any
-/// row that cannot be decoded.
+/// A panic in `Deserialize` is not a failure of the step. The engine sets the instance to stuck,
+/// like any instance that it cannot decode.
 #[tokio::test]
-async fn a_deserialize_that_panics_sets_the_row_aside() {
+async fn an_instance_is_set_to_stuck_if_deserialize_panics_on_its_state() {
     #[derive(Serialize, Debug)]
     struct Landmine;
     impl<'de> Deserialize<'de> for Landmine {
@@ -267,7 +270,7 @@ async fn a_deserialize_that_panics_sets_the_row_aside() {
     engine.stop().await;
 }
 
-/// Fails with the text in [`LARGE`], in one of four ways.
+/// A machine that fails with the text in [`LARGE`], in one of four ways.
 #[derive(Serialize, Deserialize, Debug)]
 struct Fails {
     how: u8,
@@ -296,7 +299,8 @@ impl Machine for Fails {
 
 #[tokio::test]
 async fn an_error_text_of_a_megabyte_with_a_nul_is_truncated_and_sanitized() {
-    // Characters of three bytes, so that a cut at a byte limit would fall inside a character.
+    // The text has characters of three bytes, so that a cut at a byte limit would be inside a
+    // character.
     *LARGE.lock().unwrap() = format!("begins\0{}", "€".repeat(350_000));
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Fails>());

@@ -1,5 +1,5 @@
-//! Databases that cannot be used: unreachable, full, read-only, without free connections, with a
-//! schema of another version.
+//! Tests databases that an engine cannot use: unreachable, full, read-only, without free
+//! connections, or with a schema of another version.
 
 use gen_durable::{Client, Context, Engine, Job, Lab, Pool, SECOND, StepError};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,8 @@ async fn start(pool: Pool) -> Result<(), gen_durable::Error> {
 }
 
 #[tokio::test]
-async fn a_missing_too_old_or_too_new_schema_is_an_error_that_says_what_to_do() {
+async fn an_engine_refuses_a_missing_too_old_or_too_new_schema_with_an_error_that_says_what_to_do()
+{
     let lab = Lab::new(()).await;
     let missing = Pool::connect_to(lab.url(), "no_such_schema_here")
         .await
@@ -75,7 +76,7 @@ async fn a_missing_too_old_or_too_new_schema_is_an_error_that_says_what_to_do() 
         error.is_schema() && error.to_string().contains("deploy a newer build"),
         "{error}"
     );
-    // A newer schema that still supports this build is accepted.
+    // The engine accepts a newer schema if that schema still supports this build.
     admin.batch_execute(&set(1)).await.unwrap();
     start(pool.clone()).await.unwrap();
     admin
@@ -85,7 +86,7 @@ async fn a_missing_too_old_or_too_new_schema_is_an_error_that_says_what_to_do() 
 }
 
 #[tokio::test]
-async fn a_read_only_database_is_an_error_at_startup_and_is_retried_later() {
+async fn an_engine_fails_to_start_on_a_read_only_database_but_retries_if_it_is_already_running() {
     let stage = Stage::new().await;
     let separator = if stage.lab.url().contains('?') {
         '&'
@@ -105,14 +106,13 @@ async fn a_read_only_database_is_an_error_at_startup_and_is_retried_later() {
     let error = Client::new(pool).enqueue(Ping).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
 
-    // The database becomes read-only while an engine runs, for all of its connections, as after a
-    // failover.
+    // The database becomes read-only for all connections of a running engine, as after a failover.
     let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
     engine.ready().await;
     let settle = stage
         .proxy
-        .on_each(".settle($1", Fault::Refuse("25006"), 0, 3);
-    let pick = stage.proxy.on_each(".pick(", Fault::Refuse("25006"), 0, 2);
+        .on_each("._write_step_results($1", Fault::Refuse("25006"), 0, 3);
+    let pick = stage.proxy.on_each("._pick(", Fault::Refuse("25006"), 0, 2);
     let ping = stage.lab.enqueue(Ping).await.unwrap();
     assert_eq!(
         stage
@@ -129,7 +129,7 @@ async fn a_read_only_database_is_an_error_at_startup_and_is_retried_later() {
 }
 
 #[tokio::test]
-async fn an_unreachable_database_is_an_error_at_startup_and_is_retried_later() {
+async fn an_engine_fails_to_start_without_its_database_but_retries_if_it_is_already_running() {
     let stage = Stage::new().await;
     stage.proxy.go_down().await;
     let pool = stage.pool();
@@ -167,7 +167,8 @@ async fn an_engine_retries_while_the_server_has_no_free_connections_or_disk_spac
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
     engine.ready().await;
-    // All connections are closed, and the next ones are refused with too_many_connections.
+    // The test closes all connections, and the server refuses the next ones with
+    // too_many_connections.
     let refused = stage.proxy.on_each("", Fault::Refuse("53300"), 0, 5);
     stage.proxy.go_down().await;
     stage.proxy.come_back();
@@ -192,10 +193,10 @@ async fn an_engine_retries_while_the_server_has_no_free_connections_or_disk_spac
         "{error}"
     );
     stage.proxy.forget();
-    // The disk is full for a while.
+    // The server reports a full disk for a while.
     let full = stage
         .proxy
-        .on_each(".settle($1", Fault::Refuse("53100"), 0, 4);
+        .on_each("._write_step_results($1", Fault::Refuse("53100"), 0, 4);
     let ping = stage.lab.enqueue(Ping).await.unwrap();
     full.fired(4).await;
     assert_eq!(
@@ -213,8 +214,8 @@ async fn an_engine_retries_while_the_server_has_no_free_connections_or_disk_spac
     let error = loop {
         match engine.client.enqueue(Ping).await {
             Err(error) if !error.is_unknown() => break error,
-            // The pool still had a connection that was closed before, so this call has an unknown
-            // outcome.
+            // The pool tried a connection that the test had closed before, so the outcome of this
+            // call is unknown.
             other => assert!(
                 other.is_err() && tokio::time::Instant::now() < deadline,
                 "{other:?}"

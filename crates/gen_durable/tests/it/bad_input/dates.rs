@@ -1,7 +1,10 @@
-//! Dates beyond the range of Rust or Postgres: no date blocks a picker, and no list fails because
-//! of one row.
+//! Tests dates beyond the range of Rust or Postgres: no date stops a picker, and no list fails
+//! because of one row.
 
-use gen_durable::{Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp, done, sleep, wait_for};
+use gen_durable::{
+    Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp,
+    done, sleep, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};
@@ -17,7 +20,7 @@ impl Job for Plain {
     }
 }
 
-/// Sleeps or waits until a date at the limit of the calendar.
+/// A machine that sleeps or waits until a date at the limit of the calendar.
 #[derive(Serialize, Deserialize, Debug)]
 struct Patient {
     until: Timestamp,
@@ -57,7 +60,7 @@ async fn settled(client: &Client, id: gen_durable::Id<Plain>) {
 }
 
 #[tokio::test]
-async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
+async fn an_instance_due_after_the_year_9999_does_not_stop_other_instances_of_its_queue() {
     let pool = live().await;
     let (client, schema) = (Client::new(pool.clone()), pool.schema().to_owned());
     let tool = sql().await;
@@ -83,8 +86,8 @@ async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
             .len(),
         4
     );
-    // Update with SQL, which bypasses every check. The row becomes the next due row of its queue:
-    // no other row is due between now and then.
+    // Updates the row with SQL, which bypasses every check. The row becomes the next due row of its
+    // queue, because no other row is due before it.
     let far = format!(
         "update {schema}.instances set eligible_at = '10000-06-01' where queue = 'default'"
     );
@@ -120,7 +123,8 @@ async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
 }
 
 #[tokio::test]
-async fn the_first_timestamp_is_due_at_once_and_the_last_timestamp_is_never_due() {
+async fn an_instance_with_the_earliest_timestamp_is_due_at_once_and_one_with_the_latest_is_never_due()
+ {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let engine = Engine::builder(pool.clone(), ())
@@ -180,8 +184,8 @@ async fn the_first_timestamp_is_due_at_once_and_the_last_timestamp_is_never_due(
             "a date in the past is due at once"
         );
     }
-    // Both instances reach their next step and wait there. Instances enqueued after them still run,
-    // and both can be read.
+    // Both instances reach their next step and wait at it. Instances that are enqueued after them
+    // still run, and the client can read both.
     for id in never {
         let at_end = async || client.inspect().show(id.raw()).await.unwrap().unwrap().step == "End";
         eventually("the instance is at its last step", at_end).await;
@@ -227,10 +231,10 @@ impl Job for Keyed {
     }
 }
 
-/// An enqueue with a key sends the row to Postgres as text, where rounding must not move the last
-/// timestamp past the end of the calendar.
+/// An enqueue with a key sends its timestamps to Postgres as text. Rounding must not move the
+/// latest timestamp past the end of the Postgres calendar.
 #[tokio::test]
-async fn an_enqueue_with_a_key_accepts_the_first_and_the_last_timestamp() {
+async fn an_enqueue_with_a_key_accepts_the_earliest_and_the_latest_timestamp() {
     let client = Client::new(live().await);
     for date in [Timestamp::MAX, Timestamp::MIN] {
         let made = client

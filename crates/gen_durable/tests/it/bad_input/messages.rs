@@ -1,7 +1,10 @@
-//! Signals, events and deadlines with a payload that cannot be decoded again: either refused when
-//! they are created, or an error only for the step that reads them.
+//! Tests signals, events and deadlines with a payload that cannot be decoded again. Either the call
+//! that creates them is refused, or only the step that reads them fails.
 
-use gen_durable::{Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done, wait_for};
+use gen_durable::{
+    Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
+    wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{live, sql};
@@ -51,7 +54,7 @@ impl Machine for Account {
     }
 }
 
-/// Numbers that need more than 64 bits.
+/// Integers that need more than 64 bits.
 const LARGE: [i128; 4] = [
     u64::MAX as i128 + 1,
     i64::MIN as i128 - 1,
@@ -101,7 +104,7 @@ async fn a_signal_payload_that_cannot_be_decoded_again_is_refused() {
     );
 }
 
-/// A step that waits with a deadline step that cannot be decoded again.
+/// A machine that waits with a deadline step that cannot be decoded again.
 #[derive(Serialize, Deserialize, Debug)]
 struct Hasty;
 #[derive(Serialize, Deserialize, Debug)]
@@ -136,10 +139,10 @@ async fn a_deadline_step_that_cannot_be_decoded_again_fails_the_step_that_set_it
     assert!(row.last_error.unwrap().contains("NaN"));
 }
 
-/// Postgres accepts JSON that no Rust type can represent. The step that reads such a signal fails;
-/// the instance is not set aside as stuck.
+/// Postgres accepts JSON that no Rust type can represent. The step that reads such a signal fails,
+/// and the instance does not become stuck.
 #[tokio::test]
-async fn a_signal_that_only_postgres_can_represent_fails_the_step_that_reads_it() {
+async fn a_signal_with_json_that_rust_cannot_represent_fails_the_step_that_reads_it() {
     let lab = Lab::new(()).await.register::<Account>();
     let schema = lab.pool().schema().to_owned();
     let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));

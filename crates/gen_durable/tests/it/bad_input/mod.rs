@@ -1,5 +1,5 @@
-//! Invalid input, faulty user code, unusable databases: each is an error that says what to do,
-//! loses nothing and uses up no attempt.
+//! Tests invalid input, faulty user code and unusable databases. Each causes an error that says
+//! what to do; no instance is lost, and no attempt is used up.
 
 mod code;
 mod database;

@@ -1,12 +1,13 @@
-//! Rows that this build cannot run: they are set aside or not claimed, never failed, and resumed by
-//! a build that can run them.
+//! Tests rows that a build cannot run. The build sets them to stuck or does not claim them, and
+//! never fails them. A build that can run them resumes them.
 
 use gen_durable::{Context, Machine, Outcome, Run, Status, done};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::stage::{LONG, Stage};
 
-/// The same machine in two builds: the second one also decodes states that the first one cannot.
+/// Defines a build of the machine "parcel". The build `after` also decodes states that the build
+/// `before` cannot decode.
 macro_rules! build {
     ($module:ident, $state:ty) => {
         mod $module {
@@ -37,7 +38,8 @@ build!(before, u32);
 build!(after, Option<serde_json::Value>);
 
 #[tokio::test]
-async fn a_row_that_a_build_cannot_decode_is_set_aside_and_resumed_by_a_build_that_can() {
+async fn an_instance_that_a_build_cannot_decode_is_stuck_until_a_build_that_can_decode_it_resumes_it()
+ {
     let stage = Stage::new().await;
     stage
         .sql(
@@ -84,7 +86,8 @@ async fn a_row_that_a_build_cannot_decode_is_set_aside_and_resumed_by_a_build_th
             Ok(result.to_owned())
         );
     }
-    // A row that this build cannot decode either is set aside again, and nothing is lost.
+    // If this build cannot decode a row either, it sets the instance to stuck again, and nothing is
+    // lost.
     stage
         .until(
             "select count(*) from S.instances where id = 3 and status = 'stuck' and attempt = 3",
@@ -95,7 +98,7 @@ async fn a_row_that_a_build_cannot_decode_is_set_aside_and_resumed_by_a_build_th
 }
 
 #[tokio::test]
-async fn a_machine_or_version_without_a_worker_is_never_claimed_and_is_reported() {
+async fn instances_of_a_machine_or_version_without_a_worker_are_not_claimed_and_are_reported() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Served;
     impl Machine for Served {
@@ -117,7 +120,8 @@ async fn a_machine_or_version_without_a_worker_is_never_claimed_and_is_reported(
         .await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Served>());
     engine.ready().await;
-    // Enqueued last: if the engine claimed one of the other rows, it would do so before this one.
+    // Enqueues this instance last: if the engine claimed one of the other rows, it would claim that
+    // row before this one.
     let served = engine.client.enqueue(Served).await.unwrap();
     assert!(
         engine

@@ -1,12 +1,15 @@
-//! Names, tenants and payloads at and beyond the limits of what a row can store.
+//! Tests names, tenants and payloads at and beyond the limits of values that a row can store.
 
-use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError, done, next, fail};
+use gen_durable::{
+    Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError,
+    done, fail, next,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::wire::stage::{LONG, Stage};
 
-/// A job that returns the value that it stores.
+/// A job that returns the value in its state.
 #[derive(Serialize, Deserialize, Debug)]
 struct Keep {
     value: Value,
@@ -49,7 +52,8 @@ async fn a_tenant_or_queue_name_that_cannot_be_stored_is_refused_with_a_reason()
     }
     lab.pause("default", "an\0operator").await.unwrap();
     assert!(lab.resume("default").await.unwrap());
-    // A trace context that cannot be stored is dropped: it must not make the enqueue fail.
+    // The client drops a trace context that cannot be stored, so that it does not make the enqueue
+    // fail.
     let kept = lab.enqueue(keep()).traceparent("\0").await.unwrap();
     assert_eq!(lab.row_of(kept.id).await.traceparent, None);
 }
@@ -126,10 +130,10 @@ async fn a_payload_with_a_nul_is_refused_and_other_control_characters_are_kept()
     }
 }
 
-/// JSON that only Postgres refuses, in one of many enqueues that share a statement: the other
-/// instances are inserted.
+/// Many enqueues share a statement, and one of them has JSON that Postgres refuses although the
+/// client accepts it. The client still inserts the other instances.
 #[tokio::test]
-async fn one_refused_enqueue_does_not_fail_those_that_share_its_statement() {
+async fn an_enqueue_that_postgres_refuses_does_not_fail_other_enqueues_in_the_same_statement() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Raw(Box<RawValue>);
     impl Job for Raw {
@@ -167,7 +171,7 @@ async fn one_refused_enqueue_does_not_fail_those_that_share_its_statement() {
     }
 }
 
-/// Ends with a large state, a large step or a large result.
+/// A machine with a step that returns a large state, a large step or a large result.
 #[derive(Serialize, Deserialize, Debug)]
 struct Grow {
     how: String,
@@ -284,7 +288,7 @@ async fn a_payload_of_ten_megabytes_is_refused_by_default_and_accepted_with_a_la
     engine.stop().await;
 }
 
-/// Passes a value through a state, a step and a result.
+/// Stores a value in a state, a step and a result, and checks that each is read back unchanged.
 async fn round_trip<
     T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt::Debug + Send + Sync + 'static,
 >(
@@ -327,7 +331,7 @@ async fn round_trip<
 }
 
 #[tokio::test]
-async fn extreme_numbers_round_trip_unchanged() {
+async fn extreme_numbers_are_stored_and_read_back_unchanged() {
     round_trip((
         u64::MAX,
         i64::MIN,
@@ -337,7 +341,7 @@ async fn extreme_numbers_round_trip_unchanged() {
     ))
     .await;
     round_trip((f64::MAX, f64::MIN_POSITIVE, 5e-324, 0.1 + 0.2, f64::EPSILON)).await;
-    // Numbers with a shortest text that an imprecise parser reads as the neighbouring number.
+    // These numbers have a shortest text that an imprecise parser reads as the neighbouring number.
     let mut bits = 0x3ff0_0000_0000_0001_u64;
     let floats: Vec<f64> = (0..500)
         .map(|_| {
@@ -351,7 +355,7 @@ async fn extreme_numbers_round_trip_unchanged() {
 }
 
 #[tokio::test]
-async fn nesting_too_deep_to_decode_is_refused_before_it_is_stored() {
+async fn a_payload_nested_too_deeply_to_be_decoded_is_refused_before_it_is_stored() {
     let nested = |depth: usize| {
         let mut value = json!(1);
         for _ in 0..depth {
@@ -381,7 +385,7 @@ async fn nesting_too_deep_to_decode_is_refused_before_it_is_stored() {
 }
 
 #[tokio::test]
-async fn a_number_that_json_cannot_represent_fails_its_step() {
+async fn a_step_fails_if_its_state_or_result_has_a_number_that_json_cannot_represent() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Mean {
         sum: f64,
@@ -432,7 +436,7 @@ async fn a_number_that_json_cannot_represent_fails_its_step() {
 }
 
 #[test]
-fn an_invalid_queue_name_panics_at_run_time() {
+fn queue_new_panics_at_run_time_if_the_name_is_invalid() {
     for bad in [String::new(), "a\0".to_owned(), "q".repeat(64)] {
         let bad: &'static str = Box::leak(bad.into_boxed_str());
         assert!(std::panic::catch_unwind(|| Queue::new(bad)).is_err());

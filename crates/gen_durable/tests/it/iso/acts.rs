@@ -1,8 +1,11 @@
-//! The acts: the SQL statements that production sends, with literals in place of the parameters.
+//! The acts of the isolation tests: the SQL statements that production sends, with literals in
+//! place of the parameters.
 
 const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
-const WRITE_RESULTS: &str = include_str!("../../../src/store/sql/write_step_results_with_history.sql");
-pub(super) const WRITE_WITH_EFFECTS: &str = include_str!("../../../src/store/sql/write_step_results_with_effects.sql");
+const WRITE_RESULTS: &str =
+    include_str!("../../../src/store/sql/write_step_results_with_history.sql");
+pub(super) const WRITE_WITH_EFFECTS: &str =
+    include_str!("../../../src/store/sql/write_step_results_with_effects.sql");
 pub(super) const SIGNAL: &str = include_str!("../../../src/store/sql/signal_within.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
@@ -20,51 +23,53 @@ const SIGNAL_ALL: &str = include_str!("../../../src/store/sql/signal_all.sql");
 const SIGNAL_OR_START: &str = include_str!("../../../src/store/sql/signal_or_start.sql");
 pub(super) const ENQUEUE_ALL: &str = include_str!("../../../src/store/sql/enqueue_all.sql");
 
-/// The effects that the answer of an act implies. The invariants compare them with the database.
+/// The effects that an act must have according to its answer. The invariants compare these effects
+/// with the database.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected {
-    /// The act writes step results of a claim at `claim_epoch` 5 and `step_seq` 3. Each row that it
-    /// returns is one commit.
+    /// Whether the act writes step results of a claim at `claim_epoch` 5 and `step_seq` 3. Each row
+    /// that the act returns is one commit.
     pub(super) commits: bool,
-    /// The number of children that it inserts if its commit is acknowledged.
+    /// The number of children that the act inserts if its commit is acknowledged.
     pub(super) children: usize,
-    /// The ids of the signals that it consumes if its commit is acknowledged.
+    /// The ids of the signals that the act consumes if its commit is acknowledged.
     pub(super) consumes: &'static [i64],
-    /// The ids of the signals that the step had read before it began to wait.
+    /// The ids of the signals that the step of the act had read before it began to wait.
     pub(super) seen: &'static [i64],
-    /// It sends one signal with the number of its session in the payload.
+    /// Whether the act sends one signal, with the number of its session in the payload.
     pub(super) sends: bool,
-    /// It sends several signals and returns one answer for each.
+    /// Whether the act sends several signals and returns one answer for each.
     pub(super) sends_all: bool,
-    /// The number of signals that are part of its step result. They exist if its commit is
+    /// The number of signals in the step result of the act. These signals exist if the commit is
     /// acknowledged.
     pub(super) signals_sent: usize,
-    /// Its signals have a dedup key, and another session may have sent them before.
+    /// Whether the signals of the act have a dedup key, so that another session may already have
+    /// sent them.
     pub(super) once: bool,
-    /// The SQLSTATEs that it may fail with if another session was first. A failed act has no
+    /// The SQLSTATEs with which the act may fail if another session was first. A failed act has no
     /// effect.
     pub(super) refusals: &'static [&'static str],
-    /// It claims the rows that it returns.
+    /// Whether the act claims the rows that it returns.
     pub(super) claims_rows: bool,
-    /// The waits of the rows that it returns reached their deadline: one commit each, without a
-    /// claim.
+    /// Whether the act ends waits at their deadline. Each row that the act returns is one commit
+    /// without a claim.
     pub(super) expires: bool,
-    /// The instance that is settled if the answer is `cancelled`.
+    /// The instance that the act has settled if its answer is `cancelled`.
     pub(super) ends: Option<i64>,
-    /// Whether all descendants of that instance are settled too.
+    /// Whether the act also settles all descendants of the instance in `ends`.
     pub(super) ends_below: bool,
-    /// The timer that is in the state that the answer names, fired or cancelled.
+    /// The timer of the act. It must be in the state that the answer names, fired or cancelled.
     pub(super) timer: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Act {
     pub(super) name: String,
-    /// The statement. The driver replaces `SESSION` with the number of the session.
+    /// The SQL statement of the act. The driver replaces `SESSION` with the number of the session.
     pub(super) sql: String,
     pub(super) expected: Expected,
-    /// The act runs at `repeatable read`, after a statement that took the snapshot: it does not see
-    /// later commits.
+    /// Whether the act runs at `repeatable read`, after a statement that took the snapshot, so that
+    /// it does not see later commits.
     pub(super) strict: bool,
 }
 
@@ -80,8 +85,8 @@ impl Act {
     }
 }
 
-/// Replaces the parameters of a statement with literals, the last parameter first, so that `$1`
-/// does not match `$10`.
+/// Replaces the parameters of a statement with literals. Replaces the last parameter first, because
+/// `$1` is also the beginning of `$10`.
 pub(super) fn fill(text: &str, values: &[&str]) -> String {
     let code: Vec<&str> = text
         .lines()
@@ -94,7 +99,7 @@ pub(super) fn fill(text: &str, values: &[&str]) -> String {
     filled.replace("gen_durable.", "S.")
 }
 
-/// Writes a step result of instance 10 without effects.
+/// Returns the act that writes a step result of instance 10 without effects.
 fn plain_result(
     status: &str,
     step: &str,
@@ -102,7 +107,10 @@ fn plain_result(
     attempt_change: i32,
     delay: u32,
 ) -> (String, Expected) {
-    let (attempt_change, delay) = (format!("array[{attempt_change}]"), format!("array[{delay}::float8]"));
+    let (attempt_change, delay) = (
+        format!("array[{attempt_change}]"),
+        format!("array[{delay}::float8]"),
+    );
     let values = [
         "array[10::bigint]",
         "array[5::bigint]",
@@ -133,7 +141,7 @@ fn plain_result(
     )
 }
 
-/// Cancels a run of a projection.
+/// Returns the statement that cancels a run of a projection.
 pub(super) fn run_cancel() -> String {
     fill(
         include_str!("../../../src/store/sql/run_cancel.sql"),
@@ -141,7 +149,7 @@ pub(super) fn run_cancel() -> String {
     )
 }
 
-/// Writes step results with effects, passed as JSON documents.
+/// Returns the act that writes step results with effects, which it passes as JSON documents.
 fn with_effects(results: &[String], expected: Expected) -> (String, Expected) {
     let document = format!("'[{}]'", results.join(","));
     (
@@ -165,7 +173,8 @@ fn result(id: i64, status: &str, more: &str) -> String {
     } else {
         -1
     };
-    let history = r#""history":{"from":"s","outcome":"tried","attempt":0,"took":0,"worker":"host/1"}"#;
+    let history =
+        r#""history":{"from":"s","outcome":"tried","attempt":0,"took":0,"worker":"host/1"}"#;
     format!(
         r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"attempt_change":{attempt_change},"delay":0,{history}{more}}}"#
     )
@@ -214,7 +223,7 @@ fn signal(id: &str, key: &str, name: &str, dedup: &str) -> (String, Expected) {
     )
 }
 
-/// Sends one signal to each of the targets, in this order.
+/// Returns the act that sends one signal to each of the targets, in the order of `targets`.
 fn signal_all(targets: &[&str]) -> (String, Expected) {
     let signals: Vec<String> = targets
         .iter()
@@ -231,7 +240,8 @@ fn signal_all(targets: &[&str]) -> (String, Expected) {
     )
 }
 
-/// Sends a signal to the holder of a key, or starts an instance with that key if there is none.
+/// Returns the act that sends a signal to the instance that holds a key, or inserts an instance
+/// with the key if no instance holds it.
 fn start(dedup: &str) -> (String, Expected) {
     let entry = r#"'{"machine":"m","step":"s","state":{},"key":"k"}'"#;
     let values = [
@@ -251,13 +261,14 @@ fn start(dedup: &str) -> (String, Expected) {
     )
 }
 
-/// Ends an instance as done, with signals to the targets in the same step result.
+/// Returns the act that settles an instance as done, with signals to the targets in the same step
+/// result.
 fn done_with_signals(id: i64, targets: &[&str], dedup: &str) -> (String, Expected) {
     let signal = |to: &&str| format!(r#"{{{to},"name":"a","payload":"of SESSION"{dedup}}}"#);
     let signals: Vec<String> = targets.iter().map(signal).collect();
     let more = format!(r#","signals":[{}]"#, signals.join(","));
     let once = !dedup.is_empty();
-    // If a target does not exist or has settled, the whole commit is rejected.
+    // If a target does not exist or has settled, Postgres rejects the whole commit.
     let expected = Expected {
         signals_sent: targets.len(),
         once,
@@ -274,7 +285,7 @@ pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Expected)
         (id.to_string(), "null::text")
     };
     let values: [&str; 5] = [&address, "''", key, "null::text[]", "'enough'"];
-    // Cancel the whole subtree in one transaction, as callers of the SQL function can.
+    // Cancels the whole subtree in one transaction, as callers of the SQL function can.
     let statement = if subtree {
         CANCEL.replace("$5)", "$5, true)")
     } else {
@@ -308,7 +319,7 @@ fn child(results: &[(i64, &str)]) -> (String, Expected) {
     with_effects(&results, Expected::default())
 }
 
-/// Fires a timer and schedules the next occurrence a day later.
+/// Returns the act that fires a timer and schedules the next occurrence a day later.
 fn fire(id: i64, due: &str, new_instance: &str) -> (String, Expected) {
     let next = due.replace("-01T", "-02T");
     let entry = format!(

@@ -15,17 +15,18 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::acts::Act;
 
-/// How the transaction of an act ends.
+/// The way in which the transaction of an act ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
     Commit,
     Rollback,
-    /// Its backend is killed at its n-th gate, counted from 0, or before its commit if it reaches
-    /// fewer gates.
+    /// The driver kills the backend of the act at its n-th gate, counted from 0, or before its
+    /// commit if the act reaches fewer gates.
     Killed(i32),
 }
 
-/// A schema, a control connection, and the sessions that run concurrently in the schema.
+/// The driver: a schema, a control connection, and the sessions that run concurrently in the
+/// schema.
 pub(super) struct Driver {
     pub(super) schema: String,
     pub(super) number: i32,
@@ -36,7 +37,7 @@ pub(super) struct Driver {
     url: String,
 }
 
-/// The outcome of a session's act.
+/// The outcome of the act of one session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     /// The rows that the act returned, as text.
@@ -46,7 +47,7 @@ pub(super) struct Answer {
     pub(super) committed: bool,
 }
 
-/// One played case.
+/// The record of one case that the driver has played.
 pub(super) struct Played {
     /// For each move, the session that moved and all sessions that could have moved.
     pub(super) moves: Vec<(usize, Vec<usize>)>,
@@ -57,7 +58,7 @@ pub(super) struct Played {
 enum At {
     /// The session is about to send its n-th statement.
     Statement(usize),
-    /// The n-th statement runs. The driver does not know yet whether it is blocked.
+    /// The n-th statement runs, and the driver does not know yet whether the statement is blocked.
     Running(usize),
     /// The n-th statement is blocked at a gate.
     Gate(usize),
@@ -66,18 +67,18 @@ enum At {
     Finished,
 }
 
-/// The first statement of a strict act: it takes the snapshot, so the act does not see any later
-/// commit.
+/// The first statement of an act at `repeatable read`. It takes the snapshot, so the act does not
+/// see any later commit.
 const TAKE_SNAPSHOT: &str = "begin isolation level repeatable read; select 1 from pg_class limit 1";
 
 impl Act {
-    /// Returns the index of the act among the statements of its session.
+    /// Returns the index of the act's own statement among the statements of its session.
     fn act_statement(&self) -> usize {
         usize::from(self.strict)
     }
 }
 
-/// The maximum number of gates of one act.
+/// The maximum number of gates in one act.
 const GATES: i32 = 80;
 
 async fn connect(url: &str) -> (Client, i32) {
@@ -133,12 +134,13 @@ impl Driver {
         }
     }
 
-    /// Puts the schema of this driver into a text.
+    /// Replaces `S` in a text with the schema of this driver.
     pub(super) fn render(&self, text: &str) -> String {
         render(text, &self.schema)
     }
 
-    /// Plays one order: follows `choices` first, then always moves the first session that can move.
+    /// Plays one order: the first moves as `choices` says, and after that always the first session
+    /// that can move.
     pub(super) async fn play(
         &mut self,
         setup: &str,
@@ -179,10 +181,11 @@ impl Driver {
             let chosen = choices
                 .get(moves.len())
                 .filter(|session| able.contains(session));
-            // If two sessions wait for a row lock of a third, Postgres decides which of them gets
-            // it first. The order that Postgres chose is the order of this case.
+            // If two sessions wait for a row lock of a third session, Postgres decides which of the
+            // two gets the lock first. The driver records the order that Postgres chose as the
+            // order of this case.
             let diverged = chosen.is_none() && moves.len() < choices.len();
-            // Postgres also decides which session of a deadlock is aborted.
+            // Postgres also decides which session of a deadlock it aborts.
             let deadlocked = |answer: &Answer| {
                 answer
                     .error
@@ -256,12 +259,12 @@ impl Driver {
         }
     }
 
-    /// Returns whether the driver kills the session's backend at this point.
+    /// Returns whether the driver kills the backend of the session before its next move.
     fn is_killed_now(&self, end: End, at: At, passed: i32) -> bool {
         matches!(end, End::Killed(gate) if matches!(at, At::Statement(_)) || gate == passed)
     }
 
-    /// Polls Postgres until no session runs. It does not rely on a fixed waiting time.
+    /// Polls Postgres until every session is idle, and does not rely on a fixed waiting time.
     async fn wait_until_idle(
         &self,
         replies: &mut mpsc::UnboundedReceiver<Reply>,
@@ -276,14 +279,15 @@ impl Driver {
                     .iter()
                     .any(|at| matches!(at, At::Statement(_) | At::Gate(_)))
         };
-        // The last move may have released a lock, so sessions that waited before may run again.
+        // The last move may have released a lock, so sessions that waited for the lock may run
+        // again.
         at.iter_mut().for_each(|at| {
             if let At::Waiting(n) = *at {
                 *at = At::Running(n);
             }
         });
-        // A session counts as waiting only if two consecutive polls say so: it may wait for a lock
-        // that is held only for a moment.
+        // A session counts as waiting only if two consecutive polls say so, because it may wait for
+        // a lock that another session holds only for a moment.
         let mut steady = false;
         while busy(at) || stuck(at) || !steady && at.iter().any(|at| matches!(at, At::Waiting(_))) {
             let pids: Vec<i32> = self.sessions.iter().map(|(_, pid)| *pid).collect();
@@ -370,8 +374,9 @@ pub(super) fn render(text: &str, schema: &str) -> String {
     text.replace("S.", &format!("{schema}."))
 }
 
-/// Returns the orders that this case shows to be possible and that have not been played: for each
-/// move after the first `given` ones, every other session that could have moved.
+/// Returns orders that the played case has shown to be possible and that have not been played. For
+/// each move after the first `given` moves, there is one order for every other session that could
+/// have moved.
 pub(super) fn untried_orders(given: usize, played: &Played) -> Vec<Vec<usize>> {
     let mut others = Vec::new();
     for n in given..played.moves.len() {

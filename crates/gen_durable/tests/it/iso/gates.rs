@@ -1,14 +1,14 @@
-//! Gates inside the SQL functions of production. A gate is a call that blocks on an advisory lock
-//! until the driver releases it. The text of each function in the schema is rewritten so that a
-//! gate stands before each of its inner statements.
+//! Adds gates to the SQL functions of production. A gate is a call that blocks on an advisory lock
+//! until the driver releases the lock. `install` rewrites the text of each function in the schema,
+//! so that there is a gate before each of its inner statements.
 
 use tokio_postgres::Client;
 
 use super::driver::render;
 
-/// Creates the function of a gate. The k-th gate that a transaction reaches blocks while the driver
-/// holds the advisory lock with number k of that session. The first gate is at the beginning of the
-/// act and never blocks, because the driver itself decides when an act begins.
+/// The SQL that creates the gate function. The k-th gate that a transaction reaches blocks while
+/// the driver holds the advisory lock with number k of the session. The first gate is at the
+/// beginning of the act and never blocks, because the driver decides when an act begins.
 pub(super) const GATE: &str = "
     create function S.iso_gate() returns void language plpgsql as $$
     declare
@@ -24,7 +24,7 @@ pub(super) const GATE: &str = "
     end $$;";
 
 const GATED: [&str; 29] = [
-    "conclude",
+    "_write_step_results_with_effects",
     "signal",
     "cancel",
     "_cancel_live",
@@ -32,15 +32,15 @@ const GATED: [&str; 29] = [
     "_notify_parents",
     "signal_all",
     "signal_or_start",
-    "fire",
+    "_fire",
     "cancel_timer",
     "pause_schedule",
-    "place",
-    "deal",
+    "_place",
+    "_assign_partition",
     "_promote_successors",
     "_write_keyed_step_results",
     "_clear_lane_workers",
-    "repair",
+    "_repair",
     "_consume_signals",
     "_apply_effects",
     "_send_effects",
@@ -56,7 +56,7 @@ const GATED: [&str; 29] = [
 ];
 
 /// The first words of inner statements that get a gate. `perform set_config` and control flow get
-/// none.
+/// no gate.
 const STATEMENTS: [&str; 16] = [
     "select ",
     "with ",
@@ -76,7 +76,8 @@ const STATEMENTS: [&str; 16] = [
     "return query select l",
 ];
 
-/// Statements that call a function with gates of its own: a gate before them would be one before the same inner statement.
+/// Statements that call a function that has gates. They get no gate, because the called function
+/// has a gate before its first statement.
 const CALLS: [&str; 5] = [
     "select s.ids",
     "select p.released",
@@ -115,7 +116,7 @@ async fn definition(client: &Client, schema: &str, function: &str) -> String {
         .get(0)
 }
 
-/// Adds the gates to the functions of a schema. Returns the number of gates.
+/// Adds the gates to the functions of `schema`. Returns the number of gates.
 pub(super) async fn install(client: &Client, schema: &str) -> usize {
     client.batch_execute(&render(GATE, schema)).await.unwrap();
     let mut count = 0;
@@ -127,7 +128,8 @@ pub(super) async fn install(client: &Client, schema: &str) -> usize {
     count
 }
 
-/// Replaces the text of a guard in a function. Panics if the function does not contain that text.
+/// Replaces the text of a guard in a SQL function. Panics if the function does not contain the
+/// text.
 pub(super) async fn replace(
     client: &Client,
     schema: &str,

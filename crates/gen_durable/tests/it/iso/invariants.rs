@@ -1,13 +1,13 @@
-//! The invariants that hold after every case, in every order. They are SQL queries: each row of the
-//! answer is one violation.
+//! The invariants that hold after every case, in every order. Each invariant is a SQL query, and
+//! each row that the query returns is one violation.
 
 use super::{
     acts::Act,
     driver::{Answer, Driver, End},
 };
 
-/// Creates triggers that record every committed change of an instance, and the status of the target
-/// when a signal is put into its inbox.
+/// The SQL that creates triggers. They record every committed change of an instance, and the status
+/// of the target instance when a signal is inserted.
 pub(super) const WITNESSES: &str = "
     create table S.iso_audit (
         n bigint generated always as identity, what text, id bigint, old_status text, new_status text,
@@ -28,8 +28,8 @@ pub(super) const WITNESSES: &str = "
     end $$;
     create trigger iso_signalled after insert on S.signals for each row execute function S.iso_signalled();";
 
-/// Violations that can be found without knowing which acts ran. `SEEN` stands for the ids of the
-/// signals that a step had read before it began to wait.
+/// A query for violations that does not depend on the acts of the case. `SEEN` stands for the ids
+/// of the signals that a step had read before it began to wait.
 const STATE: &str = "
     select 'waits although an awaited signal is in its inbox: ' || i.id from S.instances i
     where i.status = 'awaiting_signal' and exists (
@@ -121,7 +121,7 @@ const STATE: &str = "
       and exists (select from S.instances i where i.id = a.id)
       and not exists (select from S.history t where t.instance_id = a.id and t.outcome = 'cancel')";
 
-/// Returns the violations after a case.
+/// Returns the violations of the invariants after a case.
 pub(super) async fn violations(
     driver: &Driver,
     acts: &[(Act, End)],
@@ -130,14 +130,14 @@ pub(super) async fn violations(
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen: Vec<i64> = Vec::new();
-    // The ids of acknowledged commits, those of expired deadlines (which need no claim), and
-    // claims.
+    // The ids of instances with acknowledged commits, of instances with expired deadlines (which
+    // need no claim), and of claimed instances.
     let (mut commits, mut swept, mut claimed) = (Vec::new(), Vec::new(), Vec::new());
     let mut queries = Vec::new();
     let mut consumed = false;
     for (session, ((act, end), answer)) in acts.iter().zip(answers).enumerate() {
-        // An error of an act is a violation, unless the act may fail with it or its backend is
-        // killed.
+        // An error of an act is a violation, unless the act may fail with this error or its backend
+        // is killed.
         wrong.extend(
             answer
                 .error
@@ -266,7 +266,8 @@ pub(super) async fn violations(
         queries
             .push("select 'the row of the dedup key is gone' where not exists (select from S.signals where id = 101)".into());
     }
-    // Each acknowledged start has inserted one instance, and there is no other new one.
+    // Each acknowledged act that starts an instance has inserted one instance, and there are no
+    // other new instances.
     let started = acts.iter().zip(answers).filter(|((act, _), answer)| {
         answer.committed
             && ["start k", "start k once", "enqueue k"].contains(&act.name.as_str())

@@ -9,7 +9,8 @@ use super::{
     setups::Setup,
 };
 
-const WRITE_KEYED_RESULTS: &str = include_str!("../../../src/store/sql/write_keyed_step_results.sql");
+const WRITE_KEYED_RESULTS: &str =
+    include_str!("../../../src/store/sql/write_keyed_step_results.sql");
 const CLAIM_LANE_HEAD: &str = include_str!("../../../src/store/sql/claim_lane_head.sql");
 const PLACE: &str = include_str!("../../../src/store/sql/place.sql");
 const RELEASE: &str = include_str!("../../../src/store/sql/release.sql");
@@ -25,10 +26,11 @@ const CLEAR: &str = "
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 
-/// Inserts the rows. Three statuses exist only here. `cancelled_running`: cancelled while its step,
-/// claimed at `claim_epoch` 5, still runs. `unclaimed`: queued, and run without a claim by the lane
-/// worker. `other_worker`: executing in worker b, while `worker_id` of its lane still names the
-/// expired worker a.
+/// The SQL that inserts the rows of a setup. Three statuses exist only in setups.
+/// `cancelled_running`: the instance is cancelled while its step, claimed at `claim_epoch` 5, still
+/// runs. `unclaimed`: the instance is queued, and the lane worker runs it without a claim.
+/// `other_worker`: the instance is executing in worker b, while `worker_id` of its lane still names
+/// the expired worker a.
 const MAKE: &str = "
     create temporary table if not exists made (id bigint, status text, lane text, position bigint, in_lane boolean,
         blocks boolean, key text, held boolean, arrival_no bigint, due int);
@@ -53,12 +55,13 @@ const MAKE: &str = "
     select '', lane, case when bool_or(status in ('unclaimed', 'other_worker', 'cancelled_running')) then '00000000-0000-0000-0000-00000000000a'::uuid end
     from made where in_lane group by lane;";
 
-/// Returns the SQL that creates these rows.
+/// Returns the SQL that creates the rows of a setup.
 pub(super) fn setup(rows: &str) -> String {
     format!("{CLEAR}{}", MAKE.replace("ROWS", rows))
 }
 
-/// The step results of a worker in a lane, and the acts of other sessions on that lane.
+/// The acts on a lane in which a step runs: the step results of its worker, and the acts of other
+/// sessions.
 const LANE: &[&str] = &[
     "place",
     "pick",
@@ -80,7 +83,8 @@ const LANE: &[&str] = &[
     "release expired",
     "repair",
 ];
-/// The same for a lane with a lane worker.
+/// The acts on a lane with a lane worker: the step results of the lane worker, and the acts of
+/// other sessions.
 const LANE_WORKER: &[&str] = &[
     "place",
     "pick",
@@ -102,7 +106,8 @@ const LANE_WORKER: &[&str] = &[
     "release expired",
     "repair",
 ];
-/// The step results of a worker in a partition, and the acts of other sessions on it.
+/// The acts on a partition in which a step runs: the step results of its worker, and the acts of
+/// other sessions.
 const PARTITION: &[&str] = &[
     "place",
     "pick",
@@ -125,7 +130,7 @@ const PARTITION: &[&str] = &[
     "release expired",
     "repair",
 ];
-/// Acts on a lane in which no step runs.
+/// The acts on a lane in which no step runs.
 const OUTSIDE: &[&str] = &[
     "place",
     "pick",
@@ -140,7 +145,7 @@ const OUTSIDE: &[&str] = &[
     "enqueue in lane",
     "collect",
 ];
-/// Acts while the step of the cancelled instance 10 still runs.
+/// The acts on a lane or partition while the step of the cancelled instance 10 still runs.
 const CANCELLED_RUNNING: &[&str] = &[
     "place",
     "pick",
@@ -158,7 +163,7 @@ const CANCELLED_RUNNING: &[&str] = &[
     "enqueue in partition",
     "collect",
 ];
-/// Acts on a partition in which no step runs.
+/// The acts on a partition in which no step runs.
 const OUTSIDE_PARTITION: &[&str] = &[
     "place",
     "pick",
@@ -183,8 +188,9 @@ const fn setup_of(name: &'static str, acts: &'static [&'static str], rows: &'sta
     }
 }
 
-/// Columns: id, status, lane, lane position, in lane, blocks, partition key, waits for the
-/// partition, arrival number, due in seconds.
+/// The setups with lanes and partition keys. The columns of their rows are: id, status, lane, lane
+/// position, in lane, blocks, partition key, waits for the partition, arrival number, due in
+/// seconds.
 pub(super) const SETUPS: [Setup; 26] = [
     setup_of("lane running", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
@@ -239,7 +245,7 @@ pub(super) const SETUPS: [Setup; 26] = [
         (11, 'runnable', null, null, false, false, 'p', true, null, -60)"),
 ];
 
-/// No successor is run by the worker that writes the result.
+/// The parameter of a step result after which the worker runs no successor itself.
 const NONE: &str = "'{}'::bigint[]";
 const TEN: &str = "array[10::bigint]";
 
@@ -268,7 +274,10 @@ fn plain_result_of(
     taking: &str,
     begins: &str,
 ) -> (String, Expected) {
-    let (attempt_change, delay) = (format!("array[{attempt_change}]"), format!("array[{delay}::float8]"));
+    let (attempt_change, delay) = (
+        format!("array[{attempt_change}]"),
+        format!("array[{delay}::float8]"),
+    );
     let step = if attempt_change == "array[-1]" {
         "array['t']"
     } else {
@@ -341,7 +350,7 @@ fn enqueue(entries: &[&str]) -> (String, Expected) {
     )
 }
 
-/// Returns the act on lanes or partitions with this name, if there is one.
+/// Returns the act with this name, or `None` if no act on lanes or partitions has the name.
 pub(super) fn act(name: &str) -> Option<(String, Expected)> {
     Some(match name {
         "place" => (fill(PLACE, &[]), Expected::default()),

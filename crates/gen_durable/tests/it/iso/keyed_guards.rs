@@ -1,10 +1,11 @@
-//! The kit must detect a missing guard: each guard of lanes and partition keys is removed once, and
-//! the kit must report the violation.
+//! Tests that the isolation kit detects a missing guard. The test removes each guard of lanes and
+//! partition keys once, and the kit must report a violation.
 
 use super::{Guard, Race, assert_nothing_wrong, play_all};
 
-/// The guards. For each: its name, whether gates are needed to detect that it is missing, the texts
-/// to remove, a race that needs the guard, and the violation that the kit reports without it.
+/// The guards of lanes and partition keys. For each: its name, whether the test needs gates to
+/// detect that the guard is missing, the texts to remove, a race that needs the guard, and the
+/// violation that the kit reports without it.
 #[allow(clippy::type_complexity)] // A table: name, gated, guards, setup, acts, violation.
 const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
@@ -27,7 +28,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the lock that placement takes on the partition holder",
         false,
         &[(
-            "deal",
+            "_assign_partition",
             "(i.status in ('runnable', 'executing') or i.locked_by is not null)\n        for no key update skip locked;",
             "(i.status in ('runnable', 'executing') or i.locked_by is not null);",
         )],
@@ -39,7 +40,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the lock that allows one placement at a time",
         false,
         &[(
-            "place",
+            "_place",
             "perform from gen_durable.placement_lock where one for update skip locked;",
             "perform 1;",
         )],
@@ -51,7 +52,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the rule that placement skips a lane with a locked new instance",
         false,
         &[(
-            "place",
+            "_place",
             "where i.id = any (left_out) and i.lane_key is not null",
             "where false",
         )],
@@ -62,7 +63,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the number that a lane keeps for the next placement when its head is locked",
         false,
-        &[("place", "if cardinality(again) > 0 then", "if false then")],
+        &[("_place", "if cardinality(again) > 0 then", "if false then")],
         "lane after a cancel",
         &["place", "signal 11"],
         "the lane has no head that can run",
@@ -114,7 +115,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "clearing the lane worker when the successor can no longer be claimed",
         false,
-        &[("_promote_successors", "perform gen_durable._clear_lane_workers(passed_over);", "")],
+        &[(
+            "_promote_successors",
+            "perform gen_durable._clear_lane_workers(passed_over);",
+            "",
+        )],
         "lane of three",
         &["10 done and runs next", "cancel 11"],
         "no worker runs its head",
@@ -122,7 +127,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "clearing the lane worker when a cancelled head is released",
         false,
-        &[("_release", "perform gen_durable._clear_lane_workers(p_ids);", "")],
+        &[(
+            "_release",
+            "perform gen_durable._clear_lane_workers(p_ids);",
+            "",
+        )],
         "lane of a cancelled step",
         &["release", "place"],
         "no worker runs its head",
@@ -202,7 +211,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the rule that a result at repeatable read does not promote the successor",
         false,
         &[(
-            "conclude",
+            "_write_step_results_with_effects",
             "if cardinality(freeing) > 0 and _is_read_committed then",
             "if cardinality(freeing) > 0 then",
         )],
@@ -222,7 +231,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the search before the partition cursor for instances that were enqueued late",
         false,
         &[(
-            "deal",
+            "_assign_partition",
             "(t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id)",
             "false",
         )],
@@ -234,7 +243,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the lane position that an instance keeps while it backs off",
         false,
         &[(
-            "settle",
+            "_write_step_results",
             "in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled')",
             "in_lane = i.in_lane and (e.delay is null",
         )],

@@ -1,5 +1,5 @@
-//! The invariants of lanes and partition keys, checked after every case: after placement has run,
-//! and after all instances have run to their end.
+//! The invariants of lanes and partition keys. The kit checks them after every case: once after
+//! placement has run, and again after all instances have run to their end.
 
 use super::{
     acts::Act,
@@ -7,9 +7,9 @@ use super::{
     setups::Setup,
 };
 
-/// Creates two things in the schema: a trigger that records a step that starts out of order or
-/// beside another step, and the function `iso_drain`, a worker that runs all instances to their
-/// end.
+/// The SQL that creates two things in the schema: a trigger that records a step that starts out of
+/// order or at the same time as another step, and the function `iso_drain`, which runs all
+/// instances to their end as a worker would.
 pub(super) const WITNESSES: &str = "
     create function S.iso_started() returns trigger language plpgsql as $$
     begin
@@ -63,7 +63,7 @@ pub(super) const WITNESSES: &str = "
         return rounds;
     end $$;";
 
-/// Violations that are checked after placement has run.
+/// A query for violations that the kit runs after placement.
 const PLACED: &str = "
     select 'still has a number for placement: ' || id from S.instances where arrival_no is not null
     union all
@@ -101,13 +101,13 @@ const PLACED: &str = "
     union all
     ";
 
-/// Selects the unclaimed heads of lanes that have a lane worker.
+/// A query for the heads that are unclaimed in lanes with a lane worker.
 const UNCLAIMED_HEADS: &str = "
     select h.id || ' ' || h.claim_epoch
     from (select distinct l.worker_id as id from S.lanes l where l.worker_id is not null) w
     cross join lateral S._worker_lane_heads(w.id, '', '', 100) h where h.status = 'queued'";
 
-/// Violations that are checked after placement and again after the drain.
+/// A query for violations that the kit runs after placement and again after the drain.
 const ALWAYS: &str = "
     select 'two instances of one lane are not queued: ' || lane_key from S.instances where in_lane and status <> 'queued'
     group by tenant, lane_key having count(*) > 1
@@ -129,7 +129,7 @@ const ALWAYS: &str = "
     select 'step_seq decreased or skipped a number: ' || id from S.iso_audit
     where what = 'change' and new_seq not in (old_seq, old_seq + 1)";
 
-/// Violations that are checked after the drain.
+/// A query for violations that the kit runs after the drain.
 const DRAINED: &str = "
     union all
     select 'never settled: ' || i.id || ' ' || i.status from S.instances i
@@ -152,7 +152,7 @@ async fn ask(driver: &Driver, text: &str) -> Vec<String> {
 /// The index of the column `marks` in the rows that describe claims.
 const MARKS: usize = 24;
 
-/// Returns the violations after a case.
+/// Returns the violations of the invariants after a case.
 pub(super) async fn violations(
     driver: &Driver,
     setup: &Setup,
@@ -217,7 +217,8 @@ pub(super) async fn violations(
             );
         }
     }
-    // No case may need a repair, except where the setup itself lacks a head or a holder.
+    // No case may need a repair, unless the lane of the setup has no head or the partition has no
+    // holder.
     if setup.name.contains("without") {
         ask(driver, "select S._repair('', '', '', '', 100)::text").await;
     }
@@ -227,7 +228,8 @@ pub(super) async fn violations(
     )
     .await;
     wrong.extend(ask(driver, &format!("{PLACED}{ALWAYS}")).await);
-    // The head of a lane that has a lane worker must have been returned to one of the sessions.
+    // If a lane has a lane worker and its head is unclaimed, the commit of one session must have
+    // returned the head to that session.
     for head in ask(driver, UNCLAIMED_HEADS).await {
         let (id, epoch) = head.split_once(' ').unwrap();
         if !claimed.contains(&(Some(id.to_owned()), Some(epoch.to_owned()))) {

@@ -1,12 +1,12 @@
-//! Races on lanes and partition keys, in every order.
+//! Tests races on lanes and partition keys, in every order of the sessions.
 
 use super::{
     Race, acts::Act, assert_nothing_wrong, driver::End, keyed::SETUPS, pairs_with_rollback,
     play_all, setups::Setup,
 };
 
-/// Returns how many orders of a race with gates are played. There are too many to play all of them;
-/// `DURABLE_ISO_ALL=1` plays 50 times as many.
+/// Returns how many orders the test plays of a race with gates: `few` by default, because there are
+/// too many to play all of them, and 50 times as many with `DURABLE_ISO_ALL=1`.
 fn some(few: usize) -> usize {
     if std::env::var_os("DURABLE_ISO_ALL").is_some() {
         few * 50
@@ -15,7 +15,7 @@ fn some(few: usize) -> usize {
     }
 }
 
-/// The setups that are played by default. `DURABLE_ISO_ALL=1` plays all of them.
+/// The setups that the tests play by default. With `DURABLE_ISO_ALL=1` they play all setups.
 const USUAL: [&str; 10] = [
     "lane arriving",
     "lane with a worker",
@@ -30,7 +30,8 @@ const USUAL: [&str; 10] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_pairs_of_acts_on_a_lane_or_partition_keep_the_invariants_in_every_interleaving() {
+async fn all_pairs_of_concurrent_acts_on_a_lane_or_partition_keep_the_invariants_in_every_interleaving()
+ {
     let begun = std::time::Instant::now();
     let all = std::env::var_os("DURABLE_ISO_ALL").is_some();
     let setups = SETUPS
@@ -48,7 +49,7 @@ async fn all_pairs_of_acts_on_a_lane_or_partition_keep_the_invariants_in_every_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolled_back_act_on_a_lane_or_partition_leaves_nothing_in_any_interleaving() {
+async fn an_act_on_a_lane_or_partition_that_is_rolled_back_changes_nothing_in_any_interleaving() {
     let all = std::env::var_os("DURABLE_ISO_ALL").is_some();
     let setups = SETUPS.iter().filter(|setup| {
         all || ["lane arriving", "lane with a worker", "partition arriving"].contains(&setup.name)
@@ -70,7 +71,8 @@ const STRICT: [&str; 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeatable_read_act_on_a_lane_or_partition_keeps_the_invariants_in_every_interleaving() {
+async fn an_act_at_repeatable_read_on_a_lane_or_partition_keeps_the_invariants_in_every_interleaving()
+ {
     let begun = std::time::Instant::now();
     let all = std::env::var_os("DURABLE_ISO_ALL").is_some();
     let usual =
@@ -96,7 +98,7 @@ async fn a_repeatable_read_act_on_a_lane_or_partition_keeps_the_invariants_in_ev
     assert!(cases >= 700, "only {cases} interleavings");
 }
 
-/// Three concurrent acts.
+/// Setups, each with three acts that run concurrently.
 const TRIPLES: [(&str, [&str; 3]); 30] = [
     (
         "lane running",
@@ -198,7 +200,8 @@ async fn three_concurrent_acts_on_a_lane_or_partition_keep_the_invariants_in_eve
     assert!(cases >= 1_000, "only {cases} interleavings");
 }
 
-/// Pairs of acts that are also interleaved between their inner statements.
+/// Pairs of acts that the test also interleaves between the inner statements of their SQL
+/// functions.
 const GATED: [(&str, [&str; 2]); 32] = [
     ("lane running", ["10 done", "signal 11"]),
     ("lane running", ["10 done and runs next", "cancel 11"]),
@@ -244,7 +247,8 @@ const GATED: [(&str, [&str; 2]); 32] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acts_on_a_lane_or_partition_keep_the_invariants_when_their_inner_statements_interleave() {
+async fn acts_on_a_lane_or_partition_keep_the_invariants_when_statements_inside_functions_interleave()
+ {
     let begun = std::time::Instant::now();
     let gated = |(setup, acts): &(&str, [&str; 2])| Race {
         at_most: some(30),
@@ -259,7 +263,7 @@ async fn acts_on_a_lane_or_partition_keep_the_invariants_when_their_inner_statem
     assert!(cases >= 400, "only {cases} interleavings");
 }
 
-/// Pairs of acts. The backend of the first act is killed at one of its inner statements.
+/// Pairs of acts. The driver kills the backend of the first act at one of its inner statements.
 const KILLED: [(&str, [&str; 2]); 9] = [
     ("lane running", ["10 done", "10 done and runs next"]),
     ("lane running", ["10 done and runs next", "place"]),
@@ -276,7 +280,8 @@ const KILLED: [(&str, [&str; 2]); 9] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backend_killed_during_a_promotion_or_placement_leaves_the_lane_unchanged() {
+async fn an_act_on_a_lane_or_partition_with_a_killed_backend_changes_nothing_and_blocks_no_session()
+{
     let begun = std::time::Instant::now();
     let mut races = Vec::new();
     for (setup, [killed, survivor]) in KILLED {

@@ -1,6 +1,6 @@
-//! The event log and its projections in every order: append × append × project, project × project,
-//! project × rebuild × swap, replay × live × cancel. Two common designs of a log reader lose
-//! events; they are kept here to show that.
+//! Tests the event log and its projections in every order of the sessions: append × append ×
+//! project, project × project, project × rebuild × swap, replay × live × cancel. The file also
+//! contains two common designs of a log reader and shows that they lose events.
 
 use super::{
     CLUSTER, Guard,
@@ -9,10 +9,10 @@ use super::{
     gates, schema,
 };
 
-/// Functions that do what production does around user code. Their read model has one row per
-/// applied event, so it shows a repeat, a gap and a wrong order. It also has a sum that is read
-/// before a gate and written after it: if two sessions write to the same generation concurrently, a
-/// part of the sum is lost.
+/// SQL functions that do around user code what production does. Their table has one row per applied
+/// event, so it shows a repeated event, a gap and a wrong order. It also has a sum that a function
+/// reads before a gate and writes after the gate: if two sessions write to the same generation
+/// concurrently, a part of the sum is lost.
 const FIXTURE: &str = "
     create table S.iso_model (n bigint generated always as identity, generation int, position bigint, replayed boolean);
     create table S.iso_sum (generation int primary key, total bigint);
@@ -93,7 +93,7 @@ const FIXTURE: &str = "
         return '';
     end $$;";
 
-/// Writes the position of a run at the end of a batch.
+/// The statement that writes the position of a run at the end of a batch.
 const ADVANCE: &str = include_str!("../../../src/store/sql/run_advance.sql");
 
 const CLEAR: &str = "
@@ -104,7 +104,7 @@ const CLEAR: &str = "
     -- transaction; the next numbers need none.
     select nextval('S.iso_seq');";
 
-/// Inserts three events, of which the first has been projected.
+/// The SQL that inserts three events, of which the first has been projected.
 const SOME: &str = "
     insert into S.event_heads values ('t');
     insert into S.events (tenant, name, payload, position) select 't', 'e', '1', n from generate_series(1, 3) n;
@@ -119,7 +119,7 @@ fn run(kind: &str, generation: i32, target: &str) -> String {
 }
 
 fn act(name: &str) -> Act {
-    // The last digit is the number of the session.
+    // The last digit of the worker id is the number of the session.
     let worker = "'00000000-0000-0000-0000-00000000000SESSION'::uuid";
     let begin = "select S.iso_gate();";
     let sql = match name {
@@ -148,13 +148,14 @@ fn act(name: &str) -> Act {
     }
 }
 
-/// Places and projects all committed events, as the next poll would.
+/// The SQL that gives all committed events their log positions and projects them, as the next poll
+/// would.
 const QUIET: &str = "
     select * from S._place_events(array['t'], true);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);";
 
-/// Each row of the answer is one violation.
+/// A query for violations. Each row of its answer is one violation.
 const INVARIANTS: &str = "
     select 'the log has a gap or a repeat: ' || array_agg(position order by position)::text from S.events
     having count(*) <> coalesce(max(position), 0) or count(*) <> count(distinct position)
@@ -188,11 +189,11 @@ struct Case {
     name: &'static str,
     setup: String,
     acts: &'static [&'static str],
-    /// The SQL to run after all acts have ended.
+    /// The SQL that the test runs after all acts have ended.
     after: &'static str,
     invariants: &'static str,
-    /// Whether there is a gate in `_append` between the lock of the head and the read of the log
-    /// position.
+    /// Whether the test adds a gate to `_append`, between the statement that locks the event head
+    /// of the tenant and the statement that reads the log position.
     gated: bool,
 }
 
@@ -276,7 +277,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Plays every order, or stops at the first order that has the violation `until`.
+/// Plays every order of the case, or stops at the first order that has the violation `until`.
+/// Removes the guards in `without` first.
 async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
     let (schema, number, client) = schema(&url).await;
@@ -294,7 +296,7 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
             "return query\n    with log_position",
             "perform iso_gate(); return query with log_position",
         );
-        gates::replace(&client, &schema, "append", read, gated).await;
+        gates::replace(&client, &schema, "_append", read, gated).await;
     }
     for (function, guard, replacement) in without {
         gates::replace(&client, &schema, function, guard, replacement).await;
@@ -317,8 +319,8 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
         count += 1;
         let order: Vec<usize> = played.moves.iter().map(|(session, _)| *session).collect();
         let mut say = |what: String| wrong.push(format!("{} {order:?}: {what}", case.name));
-        // `IS001` means that another session was first, which is allowed. Any other error is a
-        // violation.
+        // `IS001` means that another session was first, so an act may fail with it. Any other error
+        // is a violation.
         for (answer, (act, _)) in played.answers.iter().zip(&acts) {
             if let Some(error) = answer
                 .error
@@ -362,13 +364,13 @@ async fn the_event_log_and_its_projections_keep_the_invariants_in_every_interlea
     assert!(cases_played >= 300, "only {cases_played} interleavings");
 }
 
-/// Guards of the event log: its name, the texts to remove, the case that needs it, and the
-/// violation.
+/// The guards of the event log. For each: its name, the texts to remove, the case that needs the
+/// guard, and the violation that the kit reports without it.
 const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
         "the lock that append takes on the head",
         &[(
-            "append",
+            "_append",
             "order by h.tenant for no key update);",
             "order by h.tenant);",
         )],
@@ -378,9 +380,9 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
         "the check of the cursor (and the lock that saves work)",
         &[
-            ("project_open", "for no key update skip locked", ""),
+            ("_project_open", "for no key update skip locked", ""),
             (
-                "project_close",
+                "_project_close",
                 "and p.position = p_old and p.generation = p_generation",
                 "",
             ),
@@ -391,22 +393,22 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
         "the lock of the swap (and its check of the position)",
         &[
-            ("run_open", "for no key update;", ";"),
-            ("run_swap", "and p.position = run.position", ""),
+            ("_run_open", "for no key update;", ";"),
+            ("_run_swap", "and p.position = run.position", ""),
         ],
         "project × rebuild × swap",
         "the read model has",
     ),
     (
         "the lock that stops the live projection during a replay",
-        &[("run_open", "for no key update;", ";")],
+        &[("_run_open", "for no key update;", ";")],
         "replay × live × cancel",
         "the sum is",
     ),
     (
         "the lock of the run (and the check of its status) against a cancel of a replay",
         &[
-            ("run_open", "for no key update skip locked;", ";"),
+            ("_run_open", "for no key update skip locked;", ";"),
             ("iso_fill", "and r.status = 'running'", ""),
         ],
         "replay × live × cancel",
@@ -415,8 +417,8 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
         "the lock of the run (and the check of its position) against a second worker",
         &[
-            ("run_open", "for no key update;", ";"),
-            ("run_open", "for no key update skip locked;", ";"),
+            ("_run_open", "for no key update;", ";"),
+            ("_run_open", "for no key update skip locked;", ";"),
             ("iso_fill", "and r.position = old", ""),
         ],
         "replay × replay × live",
@@ -425,9 +427,9 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
         "the lock of the run (and the checks of its status) against a cancel before the swap",
         &[
-            ("run_open", "for no key update skip locked;", ";"),
+            ("_run_open", "for no key update skip locked;", ";"),
             ("iso_fill", "and r.status = 'running'", ""),
-            ("run_swap", "and r.status = 'running'", ""),
+            ("_run_swap", "and r.status = 'running'", ""),
         ],
         "swap × cancel × project",
         "a finished run changed",
@@ -449,14 +451,15 @@ async fn removing_any_one_guard_of_the_event_log_breaks_an_invariant() {
             "the kit does not detect that {name} is missing: {wrong:?}"
         );
     }
-    // The lock in `_project_open` only saves work: without it, the check of the cursor suffices.
-    let unlocked = [("project_open", "for no key update skip locked", "")];
+    // The row lock in `_project_open` only saves work: without it, the check of the projection's
+    // cursor is sufficient.
+    let unlocked = [("_project_open", "for no key update skip locked", "")];
     let (count, wrong) = play(&case_named("project × project"), &unlocked, None).await;
     super::assert_nothing_wrong(count, &wrong);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reading_a_log_by_sequence_number_or_below_the_xid_horizon_loses_events() {
+async fn a_reader_that_reads_a_log_by_sequence_number_or_below_the_xid_horizon_loses_events() {
     let wrong_designs: [(&str, &'static [&'static str]); 2] = [
         ("by sequence", &["sequence", "sequence", "read by sequence"]),
         (

@@ -35,8 +35,8 @@ use self::{
     setups::{SETUPS, Setup},
 };
 
-/// A separate server. These tests check isolation and not durability, so it does not wait for the
-/// disk. It reports a deadlock after 100 ms.
+/// The Postgres server of these tests. They check isolation and not durability, so the server does
+/// not wait for the disk. It reports a deadlock after 100 ms.
 pub(crate) static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let options = Options::for_tests()
         .fsync(false)
@@ -52,12 +52,12 @@ pub(crate) static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 static SCHEMAS: AtomicI32 = AtomicI32::new(0);
 const DRIVERS_AT_ONCE: usize = 4;
 
-/// A setup, the acts that run there concurrently, and how the transaction of each act ends. Each
-/// order of their steps is one case.
+/// A setup, the acts that run concurrently on its rows, and how the transaction of each act ends.
+/// Each order in which the sessions can move is one case.
 struct Race {
     setup: &'static Setup,
     acts: Vec<(Act, End)>,
-    /// The maximum number of orders to play. If there are more, the orders are chosen at random.
+    /// The maximum number of orders to play. If a race has more orders, the test plays random ones.
     at_most: usize,
 }
 
@@ -84,15 +84,16 @@ impl Race {
         format!("{}: {}: {order:?}", self.setup.name, acts.join(" × "))
     }
 
-    /// Plays every order and returns how many distinct orders it played. Appends each violation to
-    /// `wrong`.
+    /// Plays every order of the race and returns the number of distinct orders. Appends each
+    /// violation to `wrong`.
     async fn play(&self, driver: &mut Driver, wrong: &Mutex<Vec<String>>) -> usize {
         let setup = self.setup.sql();
         let (mut open, mut distinct) = (vec![Vec::new()], HashSet::new());
         let mut random: usize = 12_345;
         while distinct.len() < self.at_most && !open.is_empty() {
-            // To play all orders, continue with the order found last (depth first). To play only
-            // some of them, choose any of the open ones.
+            // To play all orders, the loop continues with the order that it found last (depth
+            // first). To play only some orders, it chooses a random one of the orders not yet
+            // played.
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -121,7 +122,7 @@ impl Race {
     }
 }
 
-/// Creates a schema with all migrations and with the triggers that record changes.
+/// Creates a schema with all migrations, and with the triggers that record changes of instances.
 async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
     let number = SCHEMAS.fetch_add(1, Ordering::Relaxed);
     let schema = format!("iso_{number}");
@@ -143,8 +144,8 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
         .batch_execute(&render(keyed_invariants::WITNESSES, &schema))
         .await
         .unwrap();
-    // A commit raises floors and cursors only for some rows. Here it does so each time, because a
-    // repeated case must take the same course.
+    // In production only some commits raise lane floors and partition cursors. In these tests every
+    // commit raises them, because a repeated case must have the same result.
     gates::replace(
         &client,
         &schema,
@@ -159,8 +160,8 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
     (schema, number, client)
 }
 
-/// A guard of the SQL: the function, the text of the guard, and the text that replaces it to remove
-/// the guard.
+/// A guard of the SQL: the name of the function, the text of the guard, and the text that replaces
+/// the guard to remove it.
 type Guard = (&'static str, &'static str, &'static str);
 
 /// Plays the races in several schemas concurrently. Returns the number of cases and the violations.
@@ -221,7 +222,7 @@ fn assert_nothing_wrong(cases: usize, wrong: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_pairs_of_acts_keep_the_invariants_in_every_interleaving() {
+async fn all_pairs_of_concurrent_acts_keep_the_invariants_in_every_interleaving() {
     let begun = std::time::Instant::now();
     let pairs = SETUPS
         .iter()
@@ -234,9 +235,9 @@ async fn all_pairs_of_acts_keep_the_invariants_in_every_interleaving() {
     assert!(cases >= 2_000, "only {cases} interleavings");
 }
 
-/// Returns the pairs of acts of a setup in which the first act is rolled back. It must leave
-/// nothing in the database, and an act that waited for its locks must have the same outcome as
-/// without it.
+/// Returns the pairs of acts of a setup in which the driver rolls back the first act. The first act
+/// must leave nothing in the database, and a second act that waited for its locks must have the
+/// same outcome as if it ran alone.
 fn pairs_with_rollback(setup: &'static Setup) -> impl Iterator<Item = Race> {
     let ends = |[one, two]: [Act; 2]| vec![(one, End::Rollback), (two, End::Commit)];
     setup.pairs().into_iter().map(move |pair| Race {
@@ -247,9 +248,9 @@ fn pairs_with_rollback(setup: &'static Setup) -> impl Iterator<Item = Race> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolled_back_act_leaves_nothing_in_any_interleaving() {
-    // Two setups always; all of them with `DURABLE_ISO_ALL=1`, which has as many cases as the test
-    // of all pairs.
+async fn an_act_that_is_rolled_back_changes_nothing_in_any_interleaving() {
+    // The test plays two setups by default. With `DURABLE_ISO_ALL=1` it plays all of them, which
+    // are as many cases as in the test of all pairs.
     let setups = if std::env::var_os("DURABLE_ISO_ALL").is_some() {
         SETUPS.len()
     } else {
@@ -269,7 +270,8 @@ async fn a_rolled_back_act_leaves_nothing_in_any_interleaving() {
     assert_nothing_wrong(cases, &wrong);
 }
 
-/// Pairs of acts that are also interleaved between their inner statements.
+/// Setups with acts that the test also interleaves between the inner statements of their SQL
+/// functions.
 const GATED: [(&str, &[&str]); 42] = [
     ("waiting, with a timer", &["fire", "signal a"]),
     ("waiting, with a timer", &["fire", "fire"]),
@@ -319,7 +321,7 @@ const GATED: [(&str, &[&str]); 42] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acts_keep_the_invariants_when_their_inner_statements_interleave() {
+async fn concurrent_acts_keep_the_invariants_when_statements_inside_their_functions_interleave() {
     let begun = std::time::Instant::now();
     let races = GATED
         .iter()
@@ -334,7 +336,7 @@ async fn acts_keep_the_invariants_when_their_inner_statements_interleave() {
     assert!(cases >= 200, "only {cases} interleavings");
 }
 
-/// Three concurrent acts: each of them blocks or wakes one of the others.
+/// Setups, each with three concurrent acts. Each act blocks or wakes one of the others.
 const TRIPLES: [(&str, [&str; 3]); 14] = [
     ("waiting, with a timer", ["fire", "fire", "cancel timer"]),
     ("waiting, with a timer", ["fire", "signal a", "expire"]),
@@ -372,7 +374,7 @@ async fn three_concurrent_acts_keep_the_invariants_in_every_interleaving() {
 }
 
 /// Pairs in which the first act runs at `repeatable read`, as in the transaction of a caller or of
-/// a step: it does not see commits made after its snapshot.
+/// a step. That act does not see commits made after its snapshot.
 const STRICT: [(&str, [&str; 2]); 12] = [
     ("running", ["strictly signal a", "wait"]),
     ("running", ["strictly signal by key", "wait"]),
@@ -389,7 +391,7 @@ const STRICT: [(&str, [&str; 2]); 12] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeatable_read_act_keeps_the_invariants_in_every_interleaving() {
+async fn an_act_at_repeatable_read_keeps_the_invariants_in_every_interleaving() {
     let races = STRICT
         .iter()
         .map(|(setup, acts)| Race::named(setup, acts))
@@ -400,16 +402,16 @@ async fn a_repeatable_read_act_keeps_the_invariants_in_every_interleaving() {
     assert!(cases >= 80, "only {cases} interleavings");
 }
 
-/// Guards of the SQL. For each: its name, whether gates are needed to detect that it is missing,
-/// the texts to remove, a race that needs the guard, and the violation that the kit reports without
-/// it.
+/// The guards in the SQL functions. For each: its name, whether the test needs gates to detect that
+/// the guard is missing, the texts to remove, a race that needs the guard, and the violation that
+/// the kit reports without it.
 #[allow(clippy::type_complexity)] // A table: name, gated, guards, setup, acts, violation.
 const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the lock that fire takes on the waiting instance",
         false,
         &[(
-            "fire",
+            "_fire",
             "where i.id = timer.instance_id\n            for no key update skip locked",
             "where i.id = timer.instance_id",
         )],
@@ -421,7 +423,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         "the lock that fire takes on the schedule",
         false,
         &[(
-            "fire",
+            "_fire",
             "where s.name = timer.schedule\n            for no key update skip locked",
             "where s.name = timer.schedule",
         )],
@@ -432,7 +434,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the check in fire that the due time has come by the database clock",
         false,
-        &[("fire", "and t.due_at <= gen_durable.clock()", "")],
+        &[("_fire", "and t.due_at <= gen_durable.clock()", "")],
         "waiting, with a timer",
         ["fire early", "signal z"],
         "fired before its due time",
@@ -441,7 +443,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         "the check in fire that the timer is still pending with this due time",
         true,
         &[(
-            "fire",
+            "_fire",
             "and t.state = 'pending' and t.due_at = (entry->>'due')::timestamptz",
             "",
         )],
@@ -464,7 +466,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the end of repeating timers together with their wait",
         false,
-        &[("_end_repeating_timers", "and t.state = 'pending'", "and false")],
+        &[(
+            "_end_repeating_timers",
+            "and t.state = 'pending'",
+            "and false",
+        )],
         "waiting, with a timer",
         ["signal a", "pick"],
         "a repeating timer is pending after its wait ended",
@@ -499,7 +505,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the check of claim_epoch",
         false,
-        &[("settle", "and i.claim_epoch = e.epoch and", "and")],
+        &[(
+            "_write_step_results",
+            "and i.claim_epoch = e.epoch and",
+            "and",
+        )],
         "running",
         ["done", "release claims"],
         "a commit was acknowledged after its claim was lost",
@@ -575,7 +585,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn removing_any_one_sql_guard_breaks_an_invariant() {
+async fn removing_any_one_guard_from_the_sql_functions_breaks_an_invariant() {
     for (name, gated, guard, setup, acts, violation) in GUARDS {
         let (cases, wrong) = play_all(vec![Race::named(setup, &acts)], gated, guard).await;
         let seen = wrong.iter().filter(|what| what.contains(violation)).count();
@@ -589,8 +599,9 @@ async fn removing_any_one_sql_guard_breaks_an_invariant() {
     }
 }
 
-/// Pairs of acts. The backend of the first act is killed at one of its inner statements. The second
-/// is either the same act, sent again by a worker that does not know its outcome, or another act.
+/// Pairs of acts. The driver kills the backend of the first act at one of its inner statements. The
+/// second act is either the same act, sent again by a worker that does not know the outcome, or
+/// another act.
 const KILLED: [(&str, [&str; 2]); 13] = [
     ("waiting, with a timer", ["fire", "fire"]),
     ("waiting, with a timer", ["fire", "cancel timer"]),
@@ -611,12 +622,12 @@ const KILLED: [(&str, [&str; 2]); 13] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backend_killed_at_any_inner_statement_leaves_nothing_and_blocks_no_other_session() {
+async fn an_act_with_its_backend_killed_at_any_statement_changes_nothing_and_blocks_no_session() {
     let begun = std::time::Instant::now();
     let mut races = Vec::new();
     for (setup, [killed, survivor]) in KILLED {
-        // `_fire` has more inner statements than any other act: gates up to the statement that
-        // inserts the next timer, and only some of the orders.
+        // `_fire` has more inner statements than any other act. The test kills its backend only at
+        // gates up to the statement that inserts the next timer, and plays only some of the orders.
         let (gates, at_most) = if killed.starts_with("fire") {
             (7, 20)
         } else {

@@ -6,10 +6,10 @@
 
 use super::acts::Act;
 
-/// The initial rows of a case, and the acts that are combined there.
+/// The rows that exist when a case begins, and the acts that the tests combine on them.
 pub(super) struct Setup {
     pub(super) name: &'static str,
-    /// Whether the rows are for lanes and partition keys, in the format of `keyed`.
+    /// Whether `rows` describes lanes and partition keys, in the format of the module `keyed`.
     pub(super) keyed: bool,
     pub(super) rows: &'static str,
     pub(super) acts: &'static [&'static str],
@@ -20,8 +20,9 @@ const CLEAR: &str = "
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 
-/// Inserts the instances. Columns of `ROWS`: id, status, `claim_epoch`, `step_seq`, parent,
-/// `parent_generation`, `join_generation`, `children_pending`, `join_any`.
+/// The SQL that inserts the instances of a setup. The columns of `ROWS` are: id, status,
+/// `claim_epoch`, `step_seq`, parent, `parent_generation`, `join_generation`, `children_pending`,
+/// `join_any`.
 const MAKE: &str = "
     insert into S.instances (id, status, claim_epoch, step_seq, parent_id, parent_generation, join_generation, children_pending,
         join_any, machine, step, state, locked_by, lease_expires_at, settled_at, awaits, deadline_at, deadline_step,
@@ -38,7 +39,7 @@ const MAKE: &str = "
         case when id in (10, 11) then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::S.durable_status[] end
     from (values ROWS) as v(id, status, epoch, seq, parent, of, own, pending, any_of);";
 
-/// The step results without effects.
+/// The names of the acts that write a step result without effects.
 const PLAIN_RESULTS: [&str; 6] = ["next", "run ahead", "retry", "sleep", "done", "fail"];
 
 pub(super) const SETUPS: [Setup; 14] = [
@@ -222,8 +223,8 @@ pub(super) const SETUPS: [Setup; 14] = [
     Setup {
         name: "joined and running",
         keyed: false,
-        // The child is stored before its parent: a reaper that reads rows in storage order locks it
-        // first.
+        // The setup stores the child before its parent, so a reaper that reads rows in storage
+        // order locks the child first.
         rows: "(11, 'executing', 5, 3, 10, 1, 0, 0, false),
                (10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
         acts: &[
@@ -247,7 +248,7 @@ pub(super) const SETUPS: [Setup; 14] = [
         name: "waiting, with a timer",
         keyed: false,
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false);
-               update S.instances set repeats = true where id = 10;
+               update S.instances set has_repeating_timers = true where id = 10;
                insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance) overriding system value
                select id, 10, 4, due, '2020-01-01', 'R/P1D', 'all', '{\"machine\":\"reminder\",\"step\":\"s\",\"state\":{}}'
                from (values (500, timestamptz '2020-01-01T00:00:00Z'), (501, '2999-01-01T00:00:00Z')) v(id, due)",
@@ -270,7 +271,7 @@ pub(super) const SETUPS: [Setup; 14] = [
         keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false);
-               update S.instances set repeats = true where id = 10;
+               update S.instances set has_repeating_timers = true where id = 10;
                insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance) overriding system value
                values (500, 10, 4, '2020-01-01T00:00:00Z', '2020-01-01', 'R/P1D', 'all',
                    '{\"machine\":\"reminder\",\"step\":\"s\",\"state\":{}}')",
@@ -325,7 +326,7 @@ pub(super) const SETUPS: [Setup; 14] = [
 ];
 
 impl Setup {
-    /// Returns the SQL that creates the rows.
+    /// Returns the SQL that creates the rows of the setup.
     pub(super) fn sql(&self) -> String {
         if self.keyed {
             return super::keyed::setup(self.rows);
@@ -334,7 +335,7 @@ impl Setup {
         format!("{CLEAR}{}{more}", MAKE.replace("ROWS", rows))
     }
 
-    /// Returns every act of this setup combined with every other and with itself.
+    /// Returns all pairs of acts of this setup, including the pairs of an act with itself.
     pub(super) fn pairs(&self) -> Vec<[Act; 2]> {
         let acts: Vec<Act> = self.acts.iter().map(|name| Act::named(name)).collect();
         let later = |first: usize| acts.iter().skip(first).cloned();
@@ -354,7 +355,7 @@ impl Setup {
 }
 
 #[test]
-fn the_running_setup_covers_every_step_result_without_effects() {
+fn the_setup_named_running_has_an_act_for_every_step_result_without_effects() {
     assert!(
         PLAIN_RESULTS
             .iter()

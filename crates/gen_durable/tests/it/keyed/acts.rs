@@ -1,5 +1,5 @@
-//! Columns written by acts on lanes and partition keys. One test per row of the table in
-//! ARCHITECTURE.md; each test compares every column.
+//! Tests which columns each act on a lane or a partition key writes. There is one test for each row
+//! of the act matrix in ARCHITECTURE.md, and each test compares every column.
 
 use gen_durable::{HOUR, Id, Instance, Lab, Status, Timestamp};
 use jiff::SignedDuration;
@@ -13,13 +13,13 @@ fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     row
 }
 
-/// Advances the clock by one second, so that no two acts happen at the same time.
+/// Advances the clock by one second, so that no two acts have the same time.
 async fn tick(lab: &Lab<RunLog>) -> Timestamp {
     run(lab, "update S.lab_clock set now = now + interval '1 s'").await;
     lab.now().await
 }
 
-/// Runs placement: assigns lane positions and partition holders, and claims nothing.
+/// Runs placement, which assigns lane positions and partition holders and claims nothing.
 async fn run_placement(lab: &Lab<RunLog>) {
     sql()
         .await
@@ -33,7 +33,7 @@ async fn rows(lab: &Lab<RunLog>, ids: [Id<Walk>; 2]) -> (Instance, Instance) {
 }
 
 #[tokio::test]
-async fn a_new_instance_waits_for_placement_in_its_lane_or_for_its_partition() {
+async fn a_new_instance_with_a_lane_or_partition_key_is_written_to_wait_for_placement() {
     let (lab, _) = lab().await;
     let plain = lab
         .row_of(
@@ -89,7 +89,7 @@ async fn a_new_instance_waits_for_placement_in_its_lane_or_for_its_partition() {
 }
 
 #[tokio::test]
-async fn placement_assigns_positions_in_arrival_order_and_makes_the_head_runnable() {
+async fn placement_assigns_lane_positions_in_arrival_order_and_makes_the_head_runnable() {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, in_lane("a", 1), At::Good).await,
@@ -113,7 +113,7 @@ async fn placement_assigns_positions_in_arrival_order_and_makes_the_head_runnabl
 }
 
 #[tokio::test]
-async fn an_autocommit_enqueue_is_placed_at_once_behind_earlier_arrivals() {
+async fn an_enqueue_outside_a_transaction_gets_its_lane_position_at_once_behind_earlier_arrivals() {
     let (lab, _) = lab().await;
     let arrived = enqueue(&lab, in_lane("a", 1), At::Good).await;
     let made = lab
@@ -157,7 +157,7 @@ async fn the_commit_that_settles_a_head_removes_it_from_its_lane_and_promotes_it
     run_placement(&lab).await;
     let (head, behind) = rows(&lab, ids).await;
     let now = tick(&lab).await;
-    // Only the commit of the head happens here: its successor is not due, so no worker claims it.
+    // `step` only commits the head: the successor is not due, so no worker claims it.
     assert!(lab.step().await);
     let (ended, next) = rows(&lab, ids).await;
     let expected = with(&head, |row| {
@@ -174,7 +174,8 @@ async fn the_commit_that_settles_a_head_removes_it_from_its_lane_and_promotes_it
 }
 
 #[tokio::test]
-async fn a_blocking_failure_keeps_its_lane_position_and_changes_no_other_row() {
+async fn a_failed_head_that_blocks_its_lane_keeps_its_position_and_its_commit_changes_no_other_row()
+{
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, blocking("a", 1), At::Fail).await,
@@ -193,7 +194,7 @@ async fn a_blocking_failure_keeps_its_lane_position_and_changes_no_other_row() {
 }
 
 #[tokio::test]
-async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
+async fn lane_retry_lane_skip_and_lane_discard_write_the_expected_value_of_every_column() {
     let (lab, _) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
     let failed = async || {
@@ -232,7 +233,8 @@ async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
         .unwrap();
     let discarded = lab.row_of(head).await;
     let expected = with(&before, |row| {
-        (row.status, row.in_lane, row.arrival_no) = (Status::Cancelled, false, discarded.arrival_no);
+        (row.status, row.in_lane, row.arrival_no) =
+            (Status::Cancelled, false, discarded.arrival_no);
         row.last_error = Some("enough; it had failed: it cannot be".into());
         row.claim_epoch += 1;
         (row.settled_at, row.updated_at) = (Some(now), now);
@@ -242,7 +244,7 @@ async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
 }
 
 #[tokio::test]
-async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
+async fn placement_and_promotion_make_an_instance_the_partition_holder_and_change_nothing_else() {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, under("k", 1), At::Wait).await,
@@ -257,13 +259,18 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     });
     let waits = with(&second, |row| row.arrival_no = None);
     assert_eq!(rows(&lab, ids).await, (holder.clone(), waits.clone()));
-    // The partition holder parks. The commit that parks it promotes the next instance.
+    // The partition holder waits for a signal. The commit of that wait promotes the next instance.
     let now = tick(&lab).await;
     assert!(lab.step().await);
     let (parked, next) = rows(&lab, ids).await;
     let expected = with(&holder, |row| {
         (row.status, row.step) = (Status::AwaitingSignal, "good".into());
-        (row.step_seq, row.step_entry_seq, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
+        (
+            row.step_seq,
+            row.step_entry_seq,
+            row.claim_epoch,
+            row.updated_at,
+        ) = (1, 1, 2, now);
         row.awaits = Some(vec!["go".into()]);
     });
     assert_eq!(parked, expected);
@@ -272,12 +279,14 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(next, expected);
-    // The signal makes the parked instance runnable, but it waits for the partition.
+    // The signal makes the waiting instance runnable, but the instance must wait until its
+    // partition is free.
     let now = tick(&lab).await;
     assert!(lab.signal(ids[0], super::Go).await.unwrap());
     let woken = lab.row_of(ids[0]).await;
     let expected = with(&parked, |row| {
-        (row.status, row.partition_waiting, row.arrival_no) = (Status::Runnable, true, woken.arrival_no);
+        (row.status, row.partition_waiting, row.arrival_no) =
+            (Status::Runnable, true, woken.arrival_no);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert!(woken.arrival_no.is_some());
@@ -285,7 +294,8 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_that_promotes_its_successor() {
+async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_until_placement_promotes_the_successor()
+ {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, in_lane("a", 1), At::Wait).await,
@@ -298,7 +308,8 @@ async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_that_promotes_i
     assert!(lab.cancel(ids[0], "enough").await.unwrap());
     let (cancelled, untouched) = rows(&lab, ids).await;
     let expected = with(&head, |row| {
-        (row.status, row.in_lane, row.arrival_no) = (Status::Cancelled, false, cancelled.arrival_no);
+        (row.status, row.in_lane, row.arrival_no) =
+            (Status::Cancelled, false, cancelled.arrival_no);
         (row.last_error, row.awaits, row.settled_at) = (Some("enough".into()), None, Some(now));
         row.claim_epoch += 1;
         row.updated_at = now;
@@ -315,8 +326,9 @@ async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_that_promotes_i
     assert_eq!(rows(&lab, ids).await, (handled, released));
 }
 
-/// A batch in which an instance has both a lane and a partition key is placed by a pick and not by
-/// its enqueue. Otherwise the instances behind that one in its lane would be placed before it.
+/// If an instance of a batch has both a lane and a partition key, a pick assigns the lane positions
+/// of the batch, and not its enqueue. Otherwise the instances behind that one in its lane would get
+/// their lane positions before it.
 #[tokio::test]
 async fn a_batch_keeps_its_lane_order_if_some_instances_have_a_partition_key() {
     let (lab, run_log) = lab().await;
@@ -334,10 +346,10 @@ async fn a_batch_keeps_its_lane_order_if_some_instances_have_a_partition_key() {
 }
 
 /// An enqueue of up to 10,000 instances assigns their lane positions itself, and holds the
-/// placement lock and its lanes until it commits. That would take too long for a larger batch, so
-/// picks place it.
+/// placement lock and the locks of the lanes until it commits. That would take too long for a
+/// larger batch, so picks assign the lane positions of a larger batch.
 #[tokio::test]
-async fn a_batch_of_more_than_ten_thousand_is_placed_by_picks() {
+async fn picks_assign_the_lane_positions_of_a_batch_of_more_than_ten_thousand_instances() {
     let (lab, _) = lab().await;
     let placed = statement(
         &lab,
@@ -363,11 +375,13 @@ async fn a_batch_of_more_than_ten_thousand_is_placed_by_picks() {
     assert!(count().await > 10_000);
 }
 
-/// The commit of the partition holder locks its row, so placement leaves the key to the next
-/// placement. Of all arrivals under the key only the first keeps its arrival number: it lowers the
-/// partition cursor, and all others wait behind it.
+/// The commit of the partition holder locks the row of the holder, so placement leaves the
+/// partition key to the next placement. Of all arrivals under the key only the first keeps its
+/// arrival number. That arrival number lowers the partition cursor, and all other arrivals wait
+/// behind the first.
 #[tokio::test]
-async fn arrivals_behind_a_locked_partition_holder_all_run_if_one_keeps_its_arrival_number() {
+async fn all_arrivals_behind_a_locked_partition_holder_run_although_only_one_keeps_its_arrival_number()
+ {
     let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
     run(&lab, "select S._place(0, 1000)").await;
@@ -411,10 +425,11 @@ async fn arrivals_behind_a_locked_partition_holder_all_run_if_one_keeps_its_arri
     assert_eq!(run_log.read(), [0, 1, 3, 2]);
 }
 
-/// The one instance that kept its arrival number is cancelled before the next placement. It still
-/// lowers the partition cursor for the instances behind it.
+/// A caller cancels the one instance that kept its arrival number before the next placement. The
+/// arrival number still lowers the partition cursor for the instances behind it.
 #[tokio::test]
-async fn arrivals_run_after_the_instance_that_kept_its_arrival_number_was_cancelled() {
+async fn other_arrivals_under_a_partition_key_run_after_the_one_with_the_arrival_number_was_cancelled()
+ {
     let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
     run(&lab, "select S._place(0, 1000)").await;
@@ -460,10 +475,10 @@ async fn place_while_locked(lab: &Lab<RunLog>, id: Id<Walk>) {
     holder.batch_execute("commit").await.unwrap();
 }
 
-/// More instances arrive in the locked lane than one pass of placement reads. Arrivals in other
-/// lanes and under keys are placed meanwhile.
+/// More instances arrive in the locked lane than one pass of placement reads. Placement still
+/// processes arrivals in other lanes and under partition keys.
 #[tokio::test]
-async fn a_locked_lane_with_many_arrivals_does_not_delay_other_lanes_and_keys() {
+async fn a_locked_lane_with_many_arrivals_does_not_delay_placement_in_other_lanes_and_partitions() {
     let (lab, run_log) = lab().await;
     lab.enqueue(in_lane("held", 0)).await.unwrap();
     lab.drain().await;
@@ -489,10 +504,10 @@ async fn a_locked_lane_with_many_arrivals_does_not_delay_other_lanes_and_keys() 
     assert_eq!(run_log.read()[3..], (1..=1_500).collect::<Vec<_>>());
 }
 
-/// Another transaction locks an instance that is about to be placed. Instances that already have a
-/// lane position run, and later arrivals are not placed before the locked one.
+/// Another transaction locks an instance that waits for its lane position. Instances that already
+/// have a lane position run, and later arrivals get no position before the locked instance.
 #[tokio::test]
-async fn a_locked_arrival_does_not_delay_instances_before_it_in_its_lane() {
+async fn an_instance_locked_before_placement_does_not_delay_instances_ahead_of_it_in_its_lane() {
     let (lab, run_log) = lab().await;
     let head = enqueue(&lab, in_lane("lane", 1), At::Wait).await;
     enqueue(&lab, in_lane("lane", 2), At::Good).await;

@@ -1,17 +1,17 @@
-//! Inspection of lanes and partition keys, page by page, and the blockers that explain why an
-//! instance does not run.
+//! Tests how `inspect` lists lanes and partition keys in pages, and the blockers with which
+//! `explain` says why an instance does not run.
 
 use gen_durable::{Blocker, Explanation, Filter, HOUR, KeyFilter, Lane, Status};
 
 use super::{At, Walk, blocking, enqueue, in_lane, lab, run, under};
 
-/// Returns the first blocker.
+/// Returns the first blocker of an explanation.
 fn first(explanation: &Explanation) -> &Blocker {
     explanation.blockers.first().unwrap()
 }
 
 #[tokio::test]
-async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
+async fn inspect_shows_the_depth_and_the_head_of_each_lane_and_the_blockers_of_the_head() {
     let (lab, _) = lab().await;
     let cases = [
         ("backoff", At::Backoff),
@@ -25,7 +25,7 @@ async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
     }
     lab.drain().await;
     let late = enqueue(&lab, in_lane("signal", 3), At::Good).await;
-    enqueue(&lab, in_lane("awaiting_placement", 4), At::Good).await;
+    enqueue(&lab, in_lane("unplaced", 4), At::Good).await;
     enqueue(&lab, in_lane("zoo", 5), At::Good).await;
     enqueue(
         &lab,
@@ -100,7 +100,7 @@ async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
         [false, false, true, false, false, false]
     );
 
-    // The explanation of a waiting instance says that it waits, and names the head of its lane.
+    // The explanation of an instance that waits in a lane says so, and names the head of the lane.
     let explained = lab.inspect().explain(late.raw()).await.unwrap().unwrap();
     assert_eq!(
         explained.blockers[0],
@@ -127,7 +127,7 @@ async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
 }
 
 #[tokio::test]
-async fn lanes_are_listed_in_pages_by_tenant_and_by_blocked() {
+async fn inspect_lists_lanes_in_pages_by_tenant_or_only_blocked_ones() {
     let (lab, _) = lab().await;
     for (tenant, lane) in [
         ("", "a"),
@@ -211,7 +211,7 @@ async fn lanes_are_listed_in_pages_by_tenant_and_by_blocked() {
         names(after).await,
         [("acme".to_owned(), "server:a".to_owned())]
     );
-    // One lane, addressed by its `Lane` value.
+    // Reads one lane by its `Lane` value.
     let one = lab
         .inspect()
         .lane(Lane::new("server", "c").of("acme"))
@@ -227,7 +227,8 @@ async fn lanes_are_listed_in_pages_by_tenant_and_by_blocked() {
 }
 
 #[tokio::test]
-async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_listed() {
+async fn explain_names_the_partition_holder_that_an_instance_waits_for_and_inspect_lists_partition_keys()
+ {
     let (lab, _) = lab().await;
     let holder = lab.enqueue(under("k", 1)).after(HOUR).await.unwrap().id;
     lab.drain().await;
@@ -259,21 +260,25 @@ async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_lis
             .any(|blocker| matches!(blocker, Blocker::NotDue { .. })),
         "it is not due either"
     );
-    // With SQL, so that the key has no partition holder: the next placement would assign one.
+    // Makes the partition holder wait with SQL, so that the key has no partition holder until the
+    // next placement assigns one.
     run(
         &lab,
         &format!("update S.instances set partition_waiting = true where id = {holder}"),
     )
     .await;
     let explained = lab.inspect().explain(waits.raw()).await.unwrap().unwrap();
-    assert_eq!(first(&explained), &Blocker::AwaitingPlacement { live_workers: 0 });
+    assert_eq!(
+        first(&explained),
+        &Blocker::AwaitingPlacement { live_workers: 0 }
+    );
     let keys = lab
         .inspect()
         .partitions(KeyFilter::default())
         .await
         .unwrap();
     assert_eq!((keys[0].waiting, &keys[0].holder), (2, &None));
-    // Many keys, in pages, found through both indexes.
+    // Lists several keys in pages of one key. The query finds them through two indexes.
     for key in ["a", "b", "c"] {
         lab.enqueue(under(key, 3)).after(HOUR).await.unwrap();
         lab.enqueue(under(key, 4)).after(HOUR).await.unwrap();
@@ -302,7 +307,8 @@ async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_lis
 }
 
 #[tokio::test]
-async fn an_instance_behind_a_head_that_waits_for_the_partition_names_the_head_and_the_holder() {
+async fn explain_names_the_lane_head_that_an_instance_waits_for_and_the_partition_holder_before_the_head()
+ {
     let (lab, _) = lab().await;
     let holder = lab.enqueue(under("k", 1)).after(HOUR).await.unwrap().id;
     lab.drain().await;
@@ -330,7 +336,7 @@ async fn an_instance_behind_a_head_that_waits_for_the_partition_names_the_head_a
 }
 
 #[tokio::test]
-async fn instances_show_their_lane_and_partition_key_and_can_be_filtered_by_them() {
+async fn inspect_shows_the_lane_and_partition_key_of_instances_and_filters_by_both() {
     let (lab, _) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Wait).await;
     let behind = enqueue(

@@ -1,15 +1,18 @@
-//! Lanes and partition keys from the outside: how they are shown, how an operator acts on them, and
-//! that every way to settle a head promotes its successor.
+//! Tests lanes and partition keys through the API: how `inspect` shows them, how an operator acts
+//! on them, and that every way to settle a head promotes its successor.
 
 mod acts;
-mod settle;
-mod pages;
 mod inspect;
 mod operate;
+mod pages;
+mod settle;
 
 use std::sync::{Arc, Mutex};
 
-use gen_durable::{Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, NewInstance, done, spawn, fail, wait_for};
+use gen_durable::{
+    Context, HOUR, Id, Job, Lab, Lane, Machine, NewInstance, Outcome, Policy, Signal, StepError,
+    done, fail, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::sql;
@@ -24,7 +27,7 @@ impl RunLog {
     }
 }
 
-/// An instance in a lane or under a partition key. The step at which it starts decides how it ends.
+/// A machine in a lane or under a partition key. The step at which it starts decides how it ends.
 #[derive(Serialize, Deserialize, Clone)]
 pub(super) struct Walk {
     lane: Option<String>,
@@ -51,7 +54,7 @@ impl Signal for Go {
     type To = Walk;
 }
 
-/// A child without a lane.
+/// A job without a lane, spawned as a child.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Child;
 impl Job for Child {
@@ -96,7 +99,9 @@ impl Machine for Walk {
             At::Backoff if cx.attempt == 0 => Err("not yet")?,
             At::Backoff => Ok(done(())),
             At::Wait => Ok(wait_for::<Go>().then(At::Good).forever()),
-            At::Fan => Ok(spawn([NewInstance::new(Child).after(HOUR)]).then(At::Good).forever()),
+            At::Fan => Ok(spawn([NewInstance::new(Child).after(HOUR)])
+                .then(At::Good)
+                .forever()),
         }
     }
 }
@@ -137,7 +142,8 @@ pub(super) async fn lab() -> (Lab<RunLog>, RunLog) {
     )
 }
 
-/// Enqueues in a transaction of the caller, so that a later pick places the instance.
+/// Enqueues an instance in a transaction of the caller, so that a later pick assigns its lane
+/// position.
 async fn enqueue(lab: &Lab<RunLog>, walk: Walk, at: At) -> Id<Walk> {
     let mut tx = lab.pool().begin().await.unwrap();
     let id = lab
@@ -151,13 +157,13 @@ async fn enqueue(lab: &Lab<RunLog>, walk: Walk, at: At) -> Id<Walk> {
     id
 }
 
-/// Runs a statement of the test, with `S` for the schema.
+/// Runs the SQL of a test after replacing `S` with the schema of the lab.
 pub(super) async fn run(lab: &Lab<RunLog>, text: &str) -> u64 {
     let text = text.replace("S.", &format!("{}.", lab.pool().schema()));
     sql().await.execute(&text, &[]).await.unwrap()
 }
 
-/// Returns a statement of the engine with the schema of the lab.
+/// Returns the SQL of an engine statement with the schema of the lab.
 pub(super) fn statement(lab: &Lab<RunLog>, text: &str) -> String {
     text.replace("gen_durable.", &format!("{}.", lab.pool().schema()))
 }

@@ -1,12 +1,12 @@
-//! Operator acts on a lane that is blocked by its failed head: retry, skip, discard.
+//! Tests the acts of operators on a lane that its failed head blocks: retry, skip, discard.
 
-use gen_durable::{KeyFilter, Lane, UntypedInstance, Status};
+use gen_durable::{KeyFilter, Lane, Status, UntypedInstance};
 
 use super::{At, blocking, enqueue, in_lane, lab, run, statement};
 use crate::support::{eventually, sql};
 
 #[tokio::test]
-async fn a_retried_head_keeps_its_lane_position_and_the_lane_waits_for_it() {
+async fn a_head_that_an_operator_retries_keeps_its_lane_position_and_runs_before_its_successor() {
     let (lab, run_log) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
     let next = enqueue(&lab, in_lane("a", 2), At::Good).await;
@@ -27,7 +27,7 @@ async fn a_retried_head_keeps_its_lane_position_and_the_lane_waits_for_it() {
         &format!("update S.instances set step = 'good' where id = {head}"),
     )
     .await;
-    // A retry by id keeps the lane position as well.
+    // An operator's retry by id keeps the lane position of the head as well.
     lab.operate().retry(head.raw(), None).await.unwrap();
     lab.drain().await;
     assert_eq!(run_log.read(), [1, 1, 1, 2]);
@@ -73,7 +73,8 @@ async fn a_skipped_head_stays_failed_a_discarded_head_is_cancelled_and_both_prom
         row.last_error.as_deref(),
         Some("by\u{fffd}hand; it had failed: it cannot be")
     );
-    // A retried instance that has left its lane is placed at the end of the lane again.
+    // If an operator retries an instance that has left its lane, placement puts the instance at the
+    // end of the lane.
     let fourth = enqueue(&lab, in_lane("a", 4), At::Wait).await;
     let fifth = enqueue(&lab, in_lane("a", 5), At::Good).await;
     lab.drain().await;
@@ -91,7 +92,8 @@ async fn a_skipped_head_stays_failed_a_discarded_head_is_cancelled_and_both_prom
 }
 
 #[tokio::test]
-async fn lane_acts_on_an_unblocked_lane_fail_and_say_what_the_head_does_and_what_to_run() {
+async fn operator_acts_on_a_lane_that_is_not_blocked_fail_with_the_state_of_the_head_and_a_remedy()
+{
     let (lab, run_log) = lab().await;
     let operate = lab.operate();
     assert!(
@@ -163,7 +165,7 @@ async fn lane_acts_on_an_unblocked_lane_fail_and_say_what_the_head_does_and_what
 }
 
 #[tokio::test]
-async fn lane_retry_is_refused_if_the_key_of_the_head_has_been_taken() {
+async fn lane_retry_is_refused_if_another_instance_now_holds_the_key_of_the_head() {
     let (lab, _) = lab().await;
     let new = |at: &str, lane: Option<&str>| {
         let state = "{\"lane\": null, \"blocks\": false, \"partition\": null, \"n\": 1}";
@@ -197,7 +199,7 @@ async fn lane_retry_is_refused_if_the_key_of_the_head_has_been_taken() {
         head
     );
     assert_eq!(lab.operate().lane_skip("l").await.unwrap(), head);
-    // Invalid values are refused before a statement is sent.
+    // The client refuses invalid values before it sends a statement.
     for (lane, partition) in [
         (Some(""), None),
         (Some("x\0"), None),
@@ -217,7 +219,7 @@ async fn lane_retry_is_refused_if_the_key_of_the_head_has_been_taken() {
 }
 
 #[tokio::test]
-async fn a_head_that_blocks_its_lane_is_not_collected_until_it_has_left_the_lane() {
+async fn retention_does_not_delete_a_failed_head_that_blocks_its_lane_until_it_has_left_the_lane() {
     let (lab, _) = lab().await;
     let collect = statement(&lab, include_str!("../../../src/store/sql/collect.sql"));
     let collected = async || -> i64 {
@@ -284,7 +286,7 @@ async fn the_second_of_two_concurrent_acts_on_a_blocked_lane_is_refused() {
     let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
     let next = enqueue(&lab, blocking("a", 2), At::Fail).await;
     lab.drain().await;
-    // The first operator skips the head and has not committed yet.
+    // The transaction of the first operator skips the head and has not committed yet.
     let first = sql().await;
     let skip = statement(&lab, include_str!("../../../src/store/sql/lane_skip.sql"));
     first.batch_execute("begin").await.unwrap();

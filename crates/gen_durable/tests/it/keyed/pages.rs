@@ -1,6 +1,6 @@
-//! The cost in buffer pages of listing lanes and partition keys: it must grow neither with the
-//! length of a lane nor with the number of lanes. `DURABLE_PLAN_ROWS=1000000` requests the long
-//! form.
+//! Tests the cost, in buffer pages, of listing lanes and partition keys. The cost must grow neither
+//! with the length of a lane nor with the number of lanes. `DURABLE_PLAN_ROWS=1000000` requests the
+//! long form of the tests.
 
 use gen_durable::{KeyFilter, Pool};
 use tokio_postgres::Client;
@@ -14,8 +14,9 @@ fn ballast() -> i64 {
         .unwrap_or(50_000)
 }
 
-/// Returns the rows of a statement and the buffer pages that it touches. It runs twice, and the
-/// second execution counts: the first one also pays for planning.
+/// Returns the number of rows that a statement returns and the number of buffer pages that it
+/// touches. Runs the statement twice and measures the second execution, because the first one also
+/// reads pages for planning.
 async fn pages(client: &Client, pool: &Pool, text: &str, values: &[&str]) -> (f64, u64) {
     let mut text = text.replace("gen_durable.", &format!("{}.", pool.schema()));
     for (index, value) in values.iter().enumerate().rev() {
@@ -52,8 +53,8 @@ async fn pages(client: &Client, pool: &Pool, text: &str, values: &[&str]) -> (f6
     cost
 }
 
-/// Inserts lanes `{name} 000001` and following with this many entries each. The first entry of each
-/// lane is runnable.
+/// Inserts `lanes` lanes with the names `{name} 000001`, `{name} 000002` and so on, with `entries`
+/// instances each. The first instance of each lane is runnable.
 async fn load(client: &Client, pool: &Pool, name: &str, lanes: i64, entries: i64) {
     let schema = pool.schema();
     client
@@ -74,7 +75,7 @@ const PARTITIONS: &str = include_str!("../../../src/store/sql/partitions.sql");
 const DEPTH: &str = include_str!("../../../src/store/sql/lane_depth.sql");
 const TURNS: &str = include_str!("../../../src/store/sql/lane_positions.sql");
 
-/// Parameters of `lanes.sql`: tenant, key, blocked only, tenant and key of the cursor, limit,
+/// The parameters of `lanes.sql`: tenant, key, blocked only, tenant and key of the cursor, limit,
 /// prefix, tenant and key of the last lane to read.
 const PAGE: [&str; 9] = [
     "null", "null", "false", "''", "''", "50", "null", "null", "null",
@@ -97,7 +98,8 @@ async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
         .unwrap();
     let (rows, base) = pages(&client, &pool, LANES, &PAGE).await;
     assert!((rows - 50.0).abs() < 0.1, "{rows}");
-    // After the lanes of the first page: one long lane and many short ones.
+    // Inserts one long lane and many short lanes, which are sorted after the lanes of the first
+    // page.
     load(&client, &pool, "m long", 1, ballast()).await;
     load(&client, &pool, "n many", ballast() / 5, 1).await;
     for analyzed in [false, true] {
@@ -115,7 +117,8 @@ async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
             "{base} pages alone, {now} with many later lanes (analyzed: {analyzed})"
         );
     }
-    // The page with the long lane counts its entries up to the limit of 10,001.
+    // The query of the page with the long lane counts the instances of that lane up to the limit of
+    // 10,001.
     let long = [
         "null",
         "null",
@@ -135,7 +138,8 @@ async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
     let inspect = gen_durable::Client::new(pool.clone()).inspect();
     let lane = inspect.lane("m long 000001").await.unwrap().unwrap();
     assert_eq!(lane.depth, 10_001, "the depth is counted up to this limit");
-    // The number of instances ahead of an entry is counted up to the same limit.
+    // The query counts the instances ahead of an instance in its lane up to the limit of 10,001
+    // too.
     let last =
         format!("(select array[max(id)] from {schema}.instances where lane_key like 'm long%')");
     let (_, ahead) = pages(&client, &pool, TURNS, &[&last]).await;
@@ -156,7 +160,7 @@ async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
         ),
         "{explained:?}"
     );
-    // Blocked lanes are found without reading the others.
+    // The query for blocked lanes does not read the other lanes.
     let block = format!(
         "update {schema}.instances set status = 'failed', settled_at = statement_timestamp()
          where lane_key = 'm long 000001' and lane_position = 1"

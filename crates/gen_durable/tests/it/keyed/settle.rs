@@ -1,5 +1,5 @@
-//! Every way to settle the head of a lane promotes its successor, unless the head failed and blocks
-//! its lane. A head that is set aside as stuck keeps its lane.
+//! Tests that every way to settle the head of a lane promotes its successor, unless the head failed
+//! and blocks its lane. A stuck head keeps its lane.
 
 use gen_durable::{Id, Lab, Status};
 
@@ -9,7 +9,8 @@ use crate::support::sql;
 const EXPIRED_WORKER: &str = "dead0000-0000-0000-0000-000000000001";
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 
-/// Makes the worker of this instance crash for the third time while its step runs, and reaps it.
+/// Makes the worker of the instance crash for the third time while the step runs, and reaps the
+/// worker.
 async fn third_crash(lab: &Lab<RunLog>, id: Id<Walk>) {
     run(
         lab,
@@ -33,7 +34,7 @@ async fn third_crash(lab: &Lab<RunLog>, id: Id<Walk>) {
     assert_eq!(lab.status_of(id).await, Status::Stuck);
 }
 
-/// Enqueues a head and a follower, and runs the head until it settles or waits.
+/// Enqueues a head and its successor, and runs the head until it settles or waits.
 async fn head_and_follower(lab: &Lab<RunLog>, walk: Walk, at: At) -> (Id<Walk>, Id<Walk>) {
     let follower = Walk {
         blocks: false,
@@ -47,7 +48,7 @@ async fn head_and_follower(lab: &Lab<RunLog>, walk: Walk, at: At) -> (Id<Walk>, 
 }
 
 #[tokio::test]
-async fn a_head_that_settles_in_its_step_promotes_its_successor_unless_it_blocks() {
+async fn a_head_that_is_done_or_failed_promotes_its_successor_unless_its_failure_blocks_the_lane() {
     let (lab, _) = lab().await;
     for (walk, at, then) in [
         (in_lane("done", 1), At::Good, Status::Done),
@@ -72,7 +73,8 @@ async fn a_cancelled_head_promotes_its_successor_from_every_waiting_status() {
         ("waits", At::Wait),
         ("joins", At::Fan),
     ] {
-        // A blocking lane too: a cancelled head has not failed.
+        // The successor runs even if the head blocks its lane on failure, because a cancelled head
+        // has not failed.
         let (head, follower) = head_and_follower(&lab, blocking(name, 1), at).await;
         assert!(lab.cancel(head, "enough").await.unwrap());
         assert_eq!(
@@ -97,7 +99,7 @@ async fn a_cancelled_head_promotes_its_successor_from_every_waiting_status() {
 }
 
 #[tokio::test]
-async fn a_head_set_aside_after_worker_crashes_keeps_its_lane_until_it_is_retried() {
+async fn a_head_that_is_stuck_after_worker_crashes_keeps_its_lane_until_an_operator_retries_it() {
     let (lab, run_log) = lab().await;
     for walk in [in_lane("a", 1), blocking("b", 1)] {
         let (head, follower) = head_and_follower(&lab, walk, At::Backoff).await;
@@ -107,7 +109,7 @@ async fn a_head_set_aside_after_worker_crashes_keeps_its_lane_until_it_is_retrie
         let row = lab.row_of(head).await;
         assert_eq!(
             row.last_error.as_deref(),
-            Some("its worker died 3 times while it ran")
+            Some("the worker crashed 3 times while it ran the step")
         );
         assert_eq!(
             (row.crash_count, row.settled_at, row.is_lane_head()),
@@ -177,7 +179,7 @@ async fn a_stuck_head_keeps_its_lane_until_an_engine_or_an_operator_retries_it()
 }
 
 #[tokio::test]
-async fn repair_promotes_the_successor_of_a_head_deleted_by_hand() {
+async fn the_repair_promotes_the_successor_of_a_head_that_an_operator_deleted() {
     let (lab, _) = lab().await;
     let (head, follower) = head_and_follower(&lab, in_lane("a", 1), At::Wait).await;
     run(&lab, &format!("delete from S.instances where id = {head}")).await;
@@ -207,17 +209,19 @@ async fn repair_promotes_the_successor_of_a_head_deleted_by_hand() {
 }
 
 #[tokio::test]
-async fn a_cancelled_instance_with_the_arrival_number_of_its_lane_promotes_its_successor() {
+async fn a_cancelled_instance_to_which_a_repair_gave_an_arrival_number_promotes_its_successor() {
     let (lab, _) = lab().await;
     let (head, follower) = head_and_follower(&lab, in_lane("a", 1), At::Wait).await;
     let last = enqueue(&lab, in_lane("a", 3), At::Good).await;
     lab.drain().await;
-    // The head is deleted and a repair has noticed it: the follower has the arrival number by which
-    // the next placement finds the lane.
+    // The test deletes the head and gives the follower an arrival number, as a repair does that
+    // finds a lane without a head. The next placement finds the lane by this arrival number.
     run(&lab, &format!("delete from S.instances where id = {head}")).await;
     run(
         &lab,
-        &format!("update S.instances set arrival_no = nextval('S.arrival_numbers') where id = {follower}"),
+        &format!(
+            "update S.instances set arrival_no = nextval('S.arrival_numbers') where id = {follower}"
+        ),
     )
     .await;
     assert!(lab.cancel(follower, "enough").await.unwrap());
@@ -234,7 +238,8 @@ async fn a_partition_holder_that_is_cancelled_reaped_or_stuck_promotes_its_succe
             under(name, 2),
         );
         lab.drain().await;
-        // Make the instance the partition holder, about to run.
+        // Makes the instance the partition holder: executing in the case `stuck`, and runnable in
+        // the other cases.
         let status = if name == "stuck" {
             "'executing', locked_by = gen_random_uuid()"
         } else {
@@ -284,16 +289,17 @@ async fn a_partition_holder_that_is_cancelled_reaped_or_stuck_promotes_its_succe
     }
 }
 
-/// Sets up an expired worker that held a parent, which runs again because its join was on any
-/// child, and the other child of that parent. It is the third crash of the child.
+/// Sets up an expired worker with the claims of a parent and of its child. The parent already runs
+/// again because it joined any child and another child settled. The child has had two crashes, so
+/// this crash is its third.
 async fn family(lab: &Lab<RunLog>) -> (Id<Walk>, i64) {
     let parent = enqueue(lab, under("key of the parent", 1), At::Fan).await;
     lab.drain().await;
     let child = format!("select id from S.instances where parent_id = {parent}")
         .replace("S.", &format!("{}.", lab.pool().schema()));
     let child: i64 = sql().await.query_one(&child, &[]).await.unwrap().get(0);
-    // Update row by row, so that the new row versions lie in this order in the table: the child
-    // first, then its parent.
+    // Updates row by row, so that the new row versions of the child and of its parent are in this
+    // order in the table.
     for (id, crashes) in [(child, 2), (parent.raw(), 0)] {
         let held = format!(
             "update S.instances set status = 'executing', locked_by = '{EXPIRED_WORKER}', claim_epoch = claim_epoch + 1, partition_waiting = false,
@@ -317,8 +323,8 @@ async fn reap(lab: &Lab<RunLog>) -> Vec<i64> {
         .replace("$1", &format!("'{EXPIRED_WORKER}'"))
         .replace("$2", "10")
         .replace("$3", "3");
-    // Force the plan that the planner chooses for few rows: the result must be the same with every
-    // plan.
+    // Forces the plan that the planner chooses for few rows, because the result must be the same
+    // with every plan.
     let client = sql().await;
     client
         .batch_execute(
@@ -375,7 +381,7 @@ async fn a_child_is_reaped_while_another_transaction_locks_its_parent() {
 }
 
 #[tokio::test]
-async fn a_child_of_a_collected_parent_is_reaped_and_set_aside() {
+async fn a_child_of_a_deleted_parent_is_reaped_and_set_to_stuck() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
     run(
@@ -388,7 +394,10 @@ async fn a_child_of_a_collected_parent_is_reaped_and_set_aside() {
         lab.row_of(Id::<Walk>::from_raw(child)).await.status,
         Status::Stuck
     );
-    let delete_worker = statement(&lab, include_str!("../../../src/store/sql/delete_expired_worker.sql"));
+    let delete_worker = statement(
+        &lab,
+        include_str!("../../../src/store/sql/delete_expired_worker.sql"),
+    );
     assert_eq!(
         sql()
             .await

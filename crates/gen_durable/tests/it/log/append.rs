@@ -1,5 +1,5 @@
-//! Recording events: positions without a gap, events of an outbox and of callers' transactions,
-//! shared statements, costs, and refused values.
+//! Tests of recording events: positions without a gap, events of an outbox and of callers'
+//! transactions, shared statements, costs, and refused values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ impl Machine for Pay {
 }
 
 #[tokio::test]
-async fn events_of_a_step_are_in_the_log_of_its_tenant_with_their_instance_and_step() {
+async fn events_that_a_step_records_are_in_the_log_of_its_tenant_with_instance_and_step() {
     let lab = Lab::new(()).await.register::<Pay>();
     let id = lab
         .enqueue(Pay { cents: 5 })
@@ -96,7 +96,7 @@ async fn events_of_a_step_are_in_the_log_of_its_tenant_with_their_instance_and_s
 }
 
 #[tokio::test]
-async fn a_steps_own_transaction_records_events_without_locking_the_log_head() {
+async fn events_of_a_steps_own_transaction_get_no_log_position_before_the_next_assignment() {
     let lab = Lab::new(()).await.register::<Pay>();
     lab.enqueue(Pay { cents: 13 }).await.unwrap();
     lab.drain().await;
@@ -105,7 +105,7 @@ async fn a_steps_own_transaction_records_events_without_locking_the_log_head() {
         2,
         "the third event has no position yet"
     );
-    assert_eq!(lab.events().place("").await.unwrap(), 1);
+    assert_eq!(lab.events().assign_positions("").await.unwrap(), 1);
     let last = lab.events().of_tenant("", 2, 10).await.unwrap();
     assert_eq!(
         (
@@ -118,7 +118,7 @@ async fn a_steps_own_transaction_records_events_without_locking_the_log_head() {
 }
 
 #[tokio::test]
-async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
+async fn a_step_result_with_events_in_a_larger_transaction_does_not_lock_the_log_of_its_tenant() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema();
     let insert = "insert into S.instances (machine, step, state, status, locked_by, claim_epoch) \
@@ -132,8 +132,8 @@ async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
         )
     };
     let client = crate::support::sql().await;
-    // The committer's path for locked rows: it has locked its rows in an earlier statement of the
-    // transaction.
+    // Writes a step result as the committer does for locked rows: an earlier statement of the same
+    // transaction has locked the rows.
     client
         .batch_execute(&format!(
             "begin; select from {schema}.instances for no key update"
@@ -147,7 +147,8 @@ async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
         "the append does not wait"
     );
     client.batch_execute("commit").await.unwrap();
-    // The committer's usual path: the statement is a transaction of its own.
+    // Writes a step result as the committer usually does: the statement is a transaction of its
+    // own.
     client.batch_execute(&conclude(&two)).await.unwrap();
     let arrivals_and_positions = rows(
         &lab,
@@ -158,7 +159,7 @@ async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
 }
 
 #[tokio::test]
-async fn log_positions_have_no_gap_however_events_were_recorded() {
+async fn log_positions_have_no_gap_whichever_call_or_transaction_recorded_the_events() {
     let lab = Lab::new(()).await;
     assert_eq!(lab.record("t", Paid { cents: 1 }).await.unwrap(), 1);
     assert_eq!(
@@ -167,14 +168,15 @@ async fn log_positions_have_no_gap_however_events_were_recorded() {
             .unwrap(),
         [2, 3, 4]
     );
-    // A transaction that is rolled back leaves no event and no gap.
+    // A transaction that records an event and is rolled back leaves no event and no gap in the
+    // positions.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("t", Paid { cents: 9 })
         .within(&mut tx)
         .await
         .unwrap();
     tx.rollback().await.unwrap();
-    // A transaction that stays open delays no other append.
+    // A transaction that stays open after it recorded an event delays no append of another caller.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("t", Paid { cents: 7 })
         .headers(&"of mine")
@@ -188,7 +190,7 @@ async fn log_positions_have_no_gap_however_events_were_recorded() {
         "each tenant has a log of its own"
     );
     tx.commit().await.unwrap();
-    // The next append first gives the committed event its position.
+    // The next append first assigns a position to the event that was committed before it.
     assert_eq!(lab.record("t", Paid { cents: 3 }).await.unwrap(), 7);
     let log = lab.events().of::<Paid>("t", 0, 100).await.unwrap();
     assert_eq!(
@@ -206,12 +208,12 @@ async fn log_positions_have_no_gap_however_events_were_recorded() {
     )
     .await;
     assert_ne!(arrival_no[0][0], "null");
-    assert_eq!(lab.events().place("t").await.unwrap(), 1);
+    assert_eq!(lab.events().assign_positions("t").await.unwrap(), 1);
     assert_eq!(lab.events().log_position("t").await.unwrap(), 8);
 }
 
 #[tokio::test]
-async fn a_scan_for_unplaced_events_misses_no_transaction_that_was_open_at_the_last_scan() {
+async fn a_scan_for_events_without_a_position_finds_those_of_transactions_open_at_the_last_scan() {
     let lab = Lab::new(()).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -243,7 +245,7 @@ async fn a_scan_for_unplaced_events_misses_no_transaction_that_was_open_at_the_l
 }
 
 #[tokio::test]
-async fn concurrent_callers_share_append_statements_and_get_distinct_positions() {
+async fn concurrent_callers_that_record_events_share_statements_and_get_distinct_positions() {
     let lab = Lab::new(()).await;
     let before = lab.statements();
     let all = (0..500).map(|cents| lab.record("t", Paid { cents }).into_future());
@@ -258,7 +260,7 @@ async fn concurrent_callers_share_append_statements_and_get_distinct_positions()
 }
 
 #[tokio::test]
-async fn a_hundred_events_in_one_transaction_are_one_statement() {
+async fn record_all_of_a_hundred_events_sends_one_statement() {
     let lab = Lab::new(()).await;
     let before = lab.statements();
     lab.record_all("t", (0..100).map(|cents| Paid { cents }))
@@ -270,7 +272,7 @@ async fn a_hundred_events_in_one_transaction_are_one_statement() {
         .filter(|(name, count)| before.get(name) != Some(count))
         .collect();
     assert_eq!(grown, BTreeMap::from([("append.sql", 1)]));
-    // The same in a transaction of the caller.
+    // Records a hundred events in a transaction of the caller, also with one statement.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record_all("t", (0..100).map(|cents| Paid { cents }))
         .within(&mut tx)
@@ -304,7 +306,7 @@ impl Event for Nameless {
 }
 
 #[tokio::test]
-async fn invalid_events_are_refused_and_no_other_event_is_lost() {
+async fn invalid_events_are_refused_and_valid_events_recorded_at_the_same_time_are_kept() {
     let lab = Lab::new(()).await;
     let odd = |text: &str, number| Odd {
         text: text.into(),
@@ -346,7 +348,7 @@ async fn invalid_events_are_refused_and_no_other_event_is_lost() {
             .len(),
         1
     );
-    // An event that only Postgres refuses fails alone.
+    // An event that passes the checks of the client and that Postgres refuses fails alone.
     super::board::sql(
         &lab,
         "alter table S.events add constraint odd check (payload->>'cents' is distinct from '13')",
@@ -370,7 +372,8 @@ impl Job for Bad {
 }
 
 #[tokio::test]
-async fn a_log_is_trimmed_below_every_cursor_and_keeps_its_last_event() {
+async fn a_trim_deletes_only_events_below_the_cursors_of_all_projections_and_keeps_the_last_event()
+{
     let lab = super::board::lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab
@@ -389,7 +392,7 @@ async fn a_log_is_trimmed_below_every_cursor_and_keeps_its_last_event() {
         .await
         .unwrap();
     lab.drain().await;
-    // A trim keeps events that an open run has not read.
+    // A trim of the log keeps events that an open run of a projection has not read.
     let run = lab.projections().verify("u", "board").await.unwrap();
     assert_eq!(lab.events().trim("u", 5, now).await.unwrap(), 0);
     assert!(lab.projections().cancel(run, "enough").await.unwrap());
@@ -411,9 +414,9 @@ async fn a_log_is_trimmed_below_every_cursor_and_keeps_its_last_event() {
         21,
         "positions of trimmed events are not used again"
     );
-    assert_eq!(lab.events().trim_anyway("u", 15, now).await.unwrap(), 5);
+    assert_eq!(lab.events().trim("u", 15, now).force().await.unwrap(), 5);
     lab.drain().await;
-    // A projection does not skip a gap silently: it halts.
+    // A projection does not skip a gap in the log positions: the projection halts.
     let status = lab
         .projections()
         .status("u", "board")

@@ -1,10 +1,13 @@
-//! A read model for tests. It makes wrong order, gaps and repeated events visible, beside wrong
-//! sums.
+//! A projection for tests. Its rows show not only wrong sums, but also wrong order, gaps and
+//! repeated events.
 
-use gen_durable::{Context, Digest, Event, Job, Lab, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, SECOND, StepError};
+use gen_durable::{
+    Context, Digest, Event, Job, Lab, PoisonPolicy, Policy, Projection, ProjectionContext,
+    Recorded, SECOND, StepError,
+};
 use serde::{Deserialize, Serialize};
 
-/// An event that the board reads.
+/// An event that the projection [`Board`] reads.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub(crate) struct Paid {
     pub(crate) cents: i64,
@@ -13,7 +16,7 @@ impl Event for Paid {
     const NAME: &'static str = "paid";
 }
 
-/// An event that the board does not read.
+/// An event that the projection [`Board`] does not read.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub(crate) struct Shipped {
     pub(crate) parcel: String,
@@ -22,7 +25,7 @@ impl Event for Shipped {
     const NAME: &'static str = "shipped";
 }
 
-/// The tables of the tests' read models, in the schema of the lab.
+/// The tables of the projections of the tests, in the schema of the lab.
 pub(crate) const TABLE: &str = "
     create table S.board (tenant text, generation int, position bigint, cents bigint, replayed boolean,
         primary key (tenant, generation, position));
@@ -30,8 +33,8 @@ pub(crate) const TABLE: &str = "
         primary key (tenant, generation));
     grant all on S.board, S.totals to gen_durable_runtime";
 
-/// Inserts a row for every payment, and keeps a total that adds what each call receives, so that a
-/// repeated event shows.
+/// A projection that inserts a row for every payment, and adds the amounts of each batch to a
+/// total, so that an event that is applied twice is visible.
 pub(crate) struct Board {
     pub(crate) schema: String,
     /// Amounts at which `apply` fails.
@@ -140,7 +143,7 @@ impl Job for Idle {
     }
 }
 
-/// Creates a lab with the tables of the board.
+/// Creates a lab with the tables of [`Board`].
 pub(crate) async fn lab() -> Lab<()> {
     let lab = Lab::new(()).await;
     sql(&lab, TABLE).await;

@@ -1,16 +1,20 @@
-//! Events that a projection cannot apply: they are retried, and then halt the scope or are parked.
-//! Each failure is recorded once, and is resolved when the event is applied.
+//! Tests of events that a projection cannot apply: the engine retries an event, and then halts the
+//! scope or parks the event. Each failure is recorded once, and is resolved when the event is
+//! applied.
 
 use std::sync::Arc;
 
-use gen_durable::{Engine, PoisonPolicy, ProjectionContext, Projection, Recorded, SECOND, StepError};
+use gen_durable::{
+    Engine, PoisonPolicy, Projection, ProjectionContext, Recorded, SECOND, StepError,
+};
 use tokio::sync::Semaphore;
 
 use super::board::{Board, Paid, board, lab, rows};
 use crate::support::{Running, SOON};
 
 #[tokio::test]
-async fn a_poison_event_is_retried_with_backoff_and_then_halts_only_its_scope() {
+async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_halts_only_its_scope()
+{
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board {
@@ -24,7 +28,8 @@ async fn a_poison_event_is_retried_with_backoff_and_then_halts_only_its_scope() 
         .await
         .unwrap();
     lab.drain().await;
-    // The events before it are applied. It is retried after one second, and then after two.
+    // The projection has applied the events before the event of 3 cents, which it retries after one
+    // second and then after two.
     assert_eq!(
         (board(&lab, "t").await, board(&lab, "healthy").await),
         (vec![1, 2], vec![1, 2])
@@ -88,8 +93,8 @@ async fn a_poison_event_is_retried_with_backoff_and_then_halts_only_its_scope() 
         "{error}"
     );
 
-    // A build that can apply the event: the scope continues after an operator's retry, and the
-    // failure is resolved.
+    // The lab now runs a build that can apply the event. After an operator's retry the scope
+    // continues, and the failure is resolved.
     let fixed = lab;
     let fixed = super::failures::again(fixed, Board::new(&schema));
     fixed.drain().await;
@@ -131,7 +136,7 @@ fn again(lab: gen_durable::Lab<()>, board: Board) -> gen_durable::Lab<()> {
 }
 
 #[tokio::test]
-async fn a_parked_event_is_skipped_and_can_be_redriven_alone() {
+async fn a_projection_skips_a_parked_event_and_a_redrive_applies_only_that_event() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let park = |poison| Board {
@@ -186,7 +191,7 @@ async fn a_parked_event_is_skipped_and_can_be_redriven_alone() {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_decoded_halts_at_once() {
+async fn an_event_that_a_projection_cannot_decode_halts_its_scope_without_a_retry() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
@@ -208,7 +213,7 @@ async fn an_event_that_cannot_be_decoded_halts_at_once() {
     );
 }
 
-/// A board that waits at an event of 2 cents until the test adds a permit.
+/// A projection that waits at an event of 2 cents until the test adds a permit.
 struct Slow {
     board: Board,
     begun: Arc<Semaphore>,

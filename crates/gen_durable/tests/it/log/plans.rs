@@ -1,5 +1,5 @@
-//! The cost of the log's statements in pages: it does not depend on the length of the log, on other
-//! tenants, or on an old snapshot that another transaction keeps.
+//! The cost in pages of statements on an event log does not depend on the length of the log, on
+//! other tenants, or on an old snapshot that another transaction keeps.
 
 use gen_durable::Pool;
 use tokio_postgres::Client;
@@ -9,8 +9,8 @@ use crate::{
     support::{apart, sql_at},
 };
 
-/// Returns the pages that a statement touches when it is sent for the second time. It is rolled
-/// back.
+/// Returns how many pages a statement touches when the client sends it for the second time. The
+/// statement is rolled back.
 async fn pages(client: &mut Client, pool: &Pool, text: &str) -> u64 {
     let text = text.replace("S.", &format!("{}.", pool.schema()));
     let mut pages = 0;
@@ -62,12 +62,12 @@ const HOT: [(&str, &str, u64); 5] = [
 ];
 
 #[tokio::test]
-async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
+async fn the_frequent_statements_of_an_event_log_cost_the_same_however_many_events_exist() {
     let (pool, url) = apart().await;
     let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
-    // Seven runs exceed the five custom plans that Postgres tries before a generic plan, while all
-    // tables are empty.
+    // Runs each statement seven times while all tables are empty, because Postgres tries five
+    // custom plans before a generic plan.
     for _ in 0..7 {
         for (_, text, _) in HOT {
             let tx = client.transaction().await.unwrap();
@@ -93,7 +93,7 @@ async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
 }
 
 #[tokio::test]
-async fn event_placement_does_not_scan_placed_events_under_an_old_snapshot() {
+async fn assigning_log_positions_does_not_scan_positioned_events_while_an_old_snapshot_is_open() {
     let (pool, url) = apart().await;
     let (mut client, old) = (sql_at(&url).await, sql_at(&url).await);
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
@@ -135,7 +135,7 @@ async fn event_placement_does_not_scan_placed_events_under_an_old_snapshot() {
 }
 
 #[tokio::test]
-async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
+async fn a_page_of_the_search_for_scopes_that_lag_costs_the_same_whatever_the_number_of_tenants() {
     let (pool, url) = apart().await;
     let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
@@ -146,8 +146,8 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
             format!(
                 "select * from S._scopes_behind(array['p', 'q'], array[1, 1], array[false, false], {worker}, 100, 0, 0, false)"
             ),
-            // Per tenant and projection: one index probe for the cursor and one for the end of the
-            // log, and the pages that planning reads.
+            // The limit allows, per tenant and projection, one index probe for the cursor and one
+            // for the end of the log, and the pages that planning reads.
             100 * 2 * 20,
         ),
         (
@@ -181,7 +181,7 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
 }
 
 #[tokio::test]
-async fn finished_runs_add_no_cost_to_the_search_for_due_runs_and_to_collection() {
+async fn finished_projection_runs_add_no_cost_to_the_search_for_due_runs_and_to_their_collection() {
     let (pool, url) = apart().await;
     let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));

@@ -1,13 +1,15 @@
 //! Live projections: every event of every tenant is applied once and in order, with one engine and
 //! with many.
 
-use gen_durable::{Engine, Error, Events, ProjectionContext, Projection, Recorded, Settings, StepError, fatal};
+use gen_durable::{
+    Engine, Error, Events, Projection, ProjectionContext, Recorded, Settings, StepError, fatal,
+};
 
 use super::board::{Board, Paid, Shipped, TABLE, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
 
 #[tokio::test]
-async fn a_drain_projects_recorded_events_and_moves_the_cursor_with_the_rows() {
+async fn a_projection_applies_recorded_events_and_moves_its_cursor_in_the_same_transaction() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
@@ -112,7 +114,7 @@ impl Projection for Both {
 }
 
 #[tokio::test]
-async fn a_projection_of_several_event_types_reads_them_in_one_order() {
+async fn a_projection_of_several_event_types_reads_all_of_them_in_log_order() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Both(schema));
@@ -146,7 +148,8 @@ fn engine(lab: &gen_durable::Lab<()>) -> Engine {
 }
 
 #[tokio::test]
-async fn an_engine_projects_new_events_and_a_caller_can_wait_for_a_position() {
+async fn an_engine_applies_new_events_and_a_caller_can_wait_until_a_projection_has_read_a_position()
+{
     let lab = lab().await;
     let running = Running::start(engine(&lab));
     for cents in 1..=20 {
@@ -160,7 +163,7 @@ async fn an_engine_projects_new_events_and_a_caller_can_wait_for_a_position() {
             usize::try_from(position).unwrap()
         );
     }
-    // An event of a caller's transaction: the engine gets no hint of its commit.
+    // Records an event in a caller's transaction. The engine gets no hint of the commit.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("new tenant", Paid { cents: 5 })
         .within(&mut tx)
@@ -168,7 +171,7 @@ async fn an_engine_projects_new_events_and_a_caller_can_wait_for_a_position() {
         .unwrap();
     tx.commit().await.unwrap();
     assert_eq!(lab.sync::<Board>("new tenant", 1, SOON).await.unwrap(), 1);
-    // An event that another process records, through no pool of this process.
+    // Records an event with SQL, as another process does, without a pool of this process.
     rows(&lab, "select S.record('psql', 'paid', '{\"cents\": 8}')").await;
     eventually("the event is projected", async || {
         board(&lab, "psql").await == [8]
@@ -185,7 +188,7 @@ async fn an_engine_projects_new_events_and_a_caller_can_wait_for_a_position() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_engines_at_once_apply_every_event_once_and_in_order() {
+async fn many_concurrent_engines_apply_every_event_to_a_projection_once_and_in_order() {
     let lab = lab().await;
     let mut engines = Vec::new();
     for _ in 0..4 {
@@ -220,8 +223,8 @@ async fn many_engines_at_once_apply_every_event_once_and_in_order() {
     for engine in engines {
         engine.stop().await;
     }
-    // The projection adds up its batches itself: a batch that was applied twice would show in the
-    // totals.
+    // The projection adds up its batches itself, so a batch that was applied twice would be visible
+    // in the totals.
     let totals = rows(&lab, "select count, last from S.totals").await;
     assert_eq!(totals, vec![["120", "120"]; 5]);
     let wrong = "select count(*) from S.board b join S.events e using (tenant, position)
@@ -231,7 +234,7 @@ async fn many_engines_at_once_apply_every_event_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_batch_takes_two_engine_statements_whatever_its_size() {
+async fn the_engine_sends_two_statements_per_batch_of_a_projection_whatever_the_batch_size() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
@@ -253,7 +256,7 @@ async fn a_batch_takes_two_engine_statements_whatever_its_size() {
 }
 
 #[tokio::test]
-async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_idle() {
+async fn projections_of_a_thousand_tenants_share_few_connections_and_are_not_opened_while_idle() {
     let lab = lab().await;
     let running = Running::start(engine(&lab));
     let tenants: Vec<String> = (0..1_000).map(|n| format!("tenant {n}")).collect();
@@ -271,7 +274,7 @@ async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_idle() 
         "select count(*) from pg_stat_activity where usename = 'gen_durable_runtime' and query like '%S.%'",
     );
     assert!(connections.await[0][0].parse::<i64>().unwrap() <= 9);
-    // Idle scopes are not opened again and again.
+    // The engine does not open idle scopes again and again.
     let opens = || {
         lab.statements()
             .get("project_open.sql")

@@ -1,11 +1,12 @@
-//! Parked events and runs combined: each event counts once in a read model, whether a run or a
-//! redrive applies it.
+//! Tests that combine parked events with runs: each event counts once in the table of the
+//! projection, whether a run or a redrive applies the event.
 
 use gen_durable::{Lab, PoisonPolicy, RunRequest};
 
 use super::board::{Board, Paid, lab, rows, sql};
 
-/// Returns a build of the board that parks these amounts at the first failure.
+/// Returns a [`Board`] that cannot apply events of these amounts and parks them at the first
+/// failure.
 fn parks(schema: &str, poison: &[i64]) -> Board {
     Board {
         poison: poison.to_vec(),
@@ -15,7 +16,7 @@ fn parks(schema: &str, poison: &[i64]) -> Board {
     }
 }
 
-/// Creates a lab with events of 1, 2 and 4 cents, of which the second is parked.
+/// Creates a lab with events of 1, 2 and 4 cents, of which the second event is parked.
 async fn parked() -> (Lab<()>, String) {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
@@ -28,7 +29,7 @@ async fn parked() -> (Lab<()>, String) {
     (lab, schema)
 }
 
-/// The number of payments that the read model has counted, and their sum.
+/// The number of payments that the projection has counted, and the sum of their amounts.
 type Totals = (i64, i64);
 
 async fn totals(lab: &Lab<()>) -> Totals {
@@ -59,7 +60,7 @@ async fn redrive(lab: &Lab<()>) -> usize {
 }
 
 /// Returns each kind of run that applies events to the rows that readers see, with the totals after
-/// it if a redrive applied the parked event before the run (`.1`) or did not (`.2`). A replay adds
+/// the run: `.1` if a redrive applied the parked event before the run, `.2` if not. A replay adds
 /// to the existing rows.
 fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
     let projections = lab.projections();
@@ -75,7 +76,7 @@ fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
 }
 
 #[tokio::test]
-async fn a_parked_event_that_a_run_applied_is_resolved_and_not_applied_again() {
+async fn a_parked_event_that_a_rebuild_or_replay_applied_is_resolved_and_not_applied_again() {
     for kind in 0..3 {
         // The redrive is requested after the run, before the run begins, or is finished before the
         // run.
@@ -116,7 +117,7 @@ async fn a_parked_event_that_a_run_applied_is_resolved_and_not_applied_again() {
 }
 
 #[tokio::test]
-async fn a_parked_event_that_a_run_could_not_apply_either_stays_parked_until_its_redrive() {
+async fn a_parked_event_that_a_rebuild_or_replay_could_not_apply_stays_parked_until_its_redrive() {
     for kind in 0..3 {
         for requested_before in [true, false] {
             let (lab, schema) = parked().await;
@@ -145,7 +146,7 @@ async fn a_parked_event_that_a_run_could_not_apply_either_stays_parked_until_its
 }
 
 #[tokio::test]
-async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow_is_read() {
+async fn an_event_that_only_a_shadow_rebuild_could_not_apply_is_parked_by_the_swap() {
     let (lab, schema) = parked().await;
     // This build applies the second event and cannot apply the third, which the live projection has
     // applied.
@@ -173,7 +174,8 @@ async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow
 }
 
 #[tokio::test]
-async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
+async fn a_redrive_of_a_parked_event_waits_until_the_projection_cursor_has_passed_the_event_again()
+{
     for cancelled in [false, true] {
         let (lab, schema) = parked().await;
         // The rebuild clears the rows, and the live projection halts at the first event: the cursor
@@ -209,7 +211,7 @@ async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
 }
 
 #[tokio::test]
-async fn a_redrive_is_refused_under_the_scope_lock_while_a_run_is_open() {
+async fn a_redrive_of_a_parked_event_is_blocked_while_a_run_of_the_scope_is_open() {
     let (lab, schema) = parked().await;
     let lab = lab.project_instead(parks(&schema, &[]));
     let open = "select verdict, pos from S._project_open('t', 'board', 1, gen_random_uuid(), array['paid'], 1, 1000, 2, true)";

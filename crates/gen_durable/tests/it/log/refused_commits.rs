@@ -1,23 +1,25 @@
-//! Transactions of projections that the server refuses after `apply` has returned, or cancels while
-//! it runs.
+//! Tests of projections with a transaction that the server refuses after `apply` has returned, or
+//! cancels while `apply` runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gen_durable::{Engine, Lab, PoisonPolicy, Policy, ProjectionContext, Projection, Recorded, SECOND, StepError};
+use gen_durable::{
+    Engine, Lab, PoisonPolicy, Policy, Projection, ProjectionContext, Recorded, SECOND, StepError,
+};
 
 use super::board::{Paid, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
 
-/// Payments with unique amounts. The constraint is checked at COMMIT.
+/// Creates a table of payments with unique amounts. Postgres checks the constraint at COMMIT.
 const TABLE: &str = "
     create table S.once (tenant text, generation int, cents bigint, replayed boolean,
         unique (tenant, generation, cents) deferrable initially deferred);
     grant all on S.once to gen_durable_runtime";
 
-/// The fault of events of 2 cents, or of large batches.
+/// The fault that a projection has with events of 2 cents, or with large batches.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
-    /// No fault except violations of the constraint.
+    /// The projection has no fault, except that amounts may violate the unique constraint.
     Nothing,
     /// A statement fails, and `apply` ignores the error.
     Hidden,
@@ -131,7 +133,7 @@ async fn failures(lab: &Lab<()>) -> Vec<(i64, String, i32)> {
 }
 
 #[tokio::test]
-async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked() {
+async fn an_event_that_makes_the_commit_of_a_projection_fail_halts_its_scope_or_is_parked() {
     for (on_poison, state, kept) in [
         (PoisonPolicy::Halt, "halted", vec![1, 2]),
         (PoisonPolicy::Park, "parked", vec![1, 2, 3]),
@@ -168,7 +170,7 @@ async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked()
 }
 
 #[tokio::test]
-async fn an_event_with_an_error_that_apply_ignores_is_isolated_and_halts_or_is_parked() {
+async fn an_event_with_an_sql_error_that_apply_ignores_halts_its_scope_or_is_parked() {
     for (on_poison, state, kept) in [
         (PoisonPolicy::Halt, "halted", vec![1]),
         (PoisonPolicy::Park, "parked", vec![1, 3]),
@@ -195,7 +197,7 @@ async fn an_event_with_an_error_that_apply_ignores_is_isolated_and_halts_or_is_p
 }
 
 #[tokio::test]
-async fn sync_reports_that_a_projection_commit_was_refused() {
+async fn sync_returns_an_error_if_the_commit_of_the_projection_was_refused() {
     let lab = with_table().await;
     let halts = Once::new(&lab, Wrong::Nothing, PoisonPolicy::Halt);
     let running = Running::start(
@@ -216,7 +218,7 @@ async fn sync_reports_that_a_projection_commit_was_refused() {
 }
 
 #[tokio::test]
-async fn runs_and_redrives_that_are_refused_at_commit_report_the_error() {
+async fn projection_runs_and_redrives_with_a_refused_commit_report_the_error() {
     let lab = with_table().await;
     let build = |wrong, on_poison| Once::new(&lab, wrong, on_poison);
     let (halts, parks, hides) = (
@@ -229,15 +231,15 @@ async fn runs_and_redrives_that_are_refused_at_commit_report_the_error() {
         .await
         .unwrap();
     lab.drain().await;
-    // A redrive is refused again, and counts as one attempt.
+    // Postgres refuses the commit of the redrive too, which counts as one attempt.
     assert_eq!(
         lab.projections().redrive("t", "once", None).await.unwrap(),
         1
     );
     lab.drain().await;
     assert_eq!(failures(&lab).await, [(3, "parked".to_owned(), 2)]);
-    // A shadow rebuild of a build that parks continues after the event. With a build that halts,
-    // the run fails and names the event.
+    // A shadow rebuild by a build with the policy `Park` continues after the refused event. By a
+    // build with the policy `Halt`, the run fails and its error names the event.
     let run = lab
         .projections()
         .rebuild_in_a_shadow("t", "once")
@@ -281,7 +283,7 @@ async fn runs_and_redrives_that_are_refused_at_commit_report_the_error() {
 }
 
 #[tokio::test]
-async fn a_batch_that_the_server_cancels_is_made_smaller() {
+async fn a_projection_batch_that_the_server_cancels_is_retried_with_fewer_events() {
     for code in ["57014", "53200", "XX000"] {
         let lab = with_table().await;
         let lab = {
@@ -298,7 +300,7 @@ async fn a_batch_that_the_server_cancels_is_made_smaller() {
 }
 
 #[tokio::test]
-async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts() {
+async fn a_failure_and_its_attempts_are_recorded_for_an_event_that_the_server_always_cancels() {
     for code in ["57014", "53200", "XX000"] {
         let lab = with_table().await;
         let lab = {
@@ -310,7 +312,8 @@ async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts
             .unwrap();
         lab.drain().await;
         assert_eq!(once(&lab).await, [1], "the events before it are applied");
-        // The policy allows one attempt. Errors of the server itself get a few more.
+        // The projection allows one attempt per event. After errors of the server itself the engine
+        // tries a few times more.
         for attempt in 1..5 {
             assert_eq!(
                 failures(&lab).await,
@@ -335,7 +338,7 @@ async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts
 }
 
 #[tokio::test]
-async fn a_run_that_the_server_always_cancels_fails_after_a_few_tries() {
+async fn a_projection_run_with_a_batch_that_the_server_always_cancels_fails_after_a_few_tries() {
     let lab = with_table().await;
     let valid = Once::new(&lab, Wrong::Nothing, PoisonPolicy::Halt);
     let failing = Once::new(&lab, Wrong::Fails("57014"), PoisonPolicy::Halt);

@@ -1,6 +1,8 @@
-//! Replays, rebuilds and verifications.
+//! Tests of replays, rebuilds and verifications of projections.
 
-use gen_durable::{Digest, Engine, OnVersionChange, ProjectionContext, Projection, Recorded, RunKind, StepError};
+use gen_durable::{
+    Digest, Engine, OnVersionChange, Projection, ProjectionContext, Recorded, RunKind, StepError,
+};
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ async fn filled() -> (gen_durable::Lab<()>, String) {
 }
 
 #[tokio::test]
-async fn a_rebuild_in_place_clears_and_applies_everything_again_as_a_replay() {
+async fn a_rebuild_in_place_clears_the_rows_of_a_scope_and_applies_all_its_events_again() {
     let (lab, _) = filled().await;
     sql(&lab, "update S.board set cents = 0 where tenant = 't'").await;
     let run = lab
@@ -66,7 +68,7 @@ async fn a_rebuild_in_place_clears_and_applies_everything_again_as_a_replay() {
 }
 
 #[tokio::test]
-async fn a_shadow_rebuild_swaps_when_the_digests_agree_and_clears_the_old_generation() {
+async fn a_shadow_rebuild_with_an_equal_digest_replaces_the_rows_and_deletes_the_old_generation() {
     let (lab, _) = filled().await;
     let run = lab
         .projections()
@@ -103,7 +105,8 @@ async fn a_shadow_rebuild_swaps_when_the_digests_agree_and_clears_the_old_genera
 }
 
 #[tokio::test]
-async fn a_verification_detects_changed_rows_and_a_shadow_rebuild_does_not_replace_them() {
+async fn a_verification_detects_changed_rows_and_an_unforced_shadow_rebuild_does_not_replace_them()
+{
     let (lab, _) = filled().await;
     let verify = async || {
         let run = lab.projections().verify("t", "board").await.unwrap();
@@ -154,7 +157,7 @@ async fn a_verification_detects_changed_rows_and_a_shadow_rebuild_does_not_repla
 }
 
 #[tokio::test]
-async fn a_replay_applies_events_again_to_the_existing_rows() {
+async fn a_replay_applies_the_events_of_a_scope_again_to_the_existing_rows() {
     let (lab, _) = filled().await;
     let run = lab
         .projections()
@@ -186,7 +189,7 @@ async fn a_replay_applies_events_again_to_the_existing_rows() {
 }
 
 #[tokio::test]
-async fn a_scope_has_one_run_at_a_time_and_it_can_be_cancelled() {
+async fn a_scope_of_a_projection_has_one_open_run_at_a_time_and_the_run_can_be_cancelled() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
     let second = lab.projections().rebuild("t", "board").await.unwrap_err();
@@ -220,7 +223,7 @@ async fn a_scope_has_one_run_at_a_time_and_it_can_be_cancelled() {
     lab.projections().rebuild("t", "board").await.unwrap();
 }
 
-/// The second version of the board, which doubles each amount.
+/// The second version of the projection [`Board`], which doubles each amount.
 struct Doubled(String, OnVersionChange);
 impl Projection for Doubled {
     const NAME: &'static str = "board";
@@ -262,7 +265,7 @@ impl Projection for Doubled {
 }
 
 #[tokio::test]
-async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
+async fn a_new_projection_version_does_not_change_the_rows_of_the_old_version_until_a_rebuild() {
     let (lab, schema) = filled().await;
     let lab = lab.project_instead(Doubled(schema.clone(), OnVersionChange::Offer));
     lab.record("u", Paid { cents: 11 }).await.unwrap();
@@ -291,7 +294,7 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
         (Some(2), Some(2)),
         "also for a tenant without new events"
     );
-    // The digests differ, as they must: another version writes other rows.
+    // The digests of the two versions differ, because the second version writes other rows.
     let run = lab
         .projections()
         .rebuild_in_a_shadow("u", "board")
@@ -313,12 +316,13 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
         board(&lab, "u").await,
         (1..=11).map(|cents| cents * 2).collect::<Vec<_>>()
     );
-    // The old build detects that it is too old, and applies nothing.
+    // The build of the old version detects that the rows are of a newer version, and applies
+    // nothing.
     let lab = lab.project_instead(Board::new(&schema));
     lab.record("u", Paid { cents: 12 }).await.unwrap();
     lab.drain().await;
     assert_eq!(board(&lab, "u").await.len(), 11);
-    // A build that requests the rebuild itself.
+    // This build requests the rebuild itself, because of `OnVersionChange::Rebuild`.
     let lab = lab.project_instead(Doubled(schema, OnVersionChange::Rebuild));
     lab.drain().await;
     assert_eq!(board(&lab, "t").await[999], 2_000);
@@ -326,11 +330,11 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
 }
 
 #[tokio::test]
-async fn a_run_continues_where_its_crashed_process_stopped() {
+async fn a_projection_run_continues_at_the_position_where_its_worker_crashed() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
-    // Leaves the run as a crashed process does: begun, at position 400, and owned by a worker that
-    // does not exist.
+    // Changes the row of the run as if its worker had crashed: the run is at position 400, and its
+    // owner is a worker that does not exist.
     sql(&lab, &format!(
         "update S.projection_runs set status = 'running', started_at = S.clock(), generation = 2, position = 400,
             applied = (select applied from S.projections where tenant = 't'),
@@ -347,7 +351,7 @@ async fn a_run_continues_where_its_crashed_process_stopped() {
 }
 
 #[tokio::test]
-async fn a_run_is_resumed_if_its_process_crashed_before_its_first_batch() {
+async fn a_projection_run_is_resumed_if_its_worker_crashed_before_the_first_batch() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
     sql(&lab, &format!(
@@ -367,7 +371,7 @@ async fn a_run_is_resumed_if_its_process_crashed_before_its_first_batch() {
 }
 
 #[tokio::test]
-async fn a_rebuild_in_place_finishes_even_if_the_last_event_is_parked() {
+async fn a_rebuild_in_place_finishes_even_if_the_last_event_of_the_log_is_parked() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let park = Board {
@@ -401,7 +405,7 @@ async fn a_rebuild_from_a_trimmed_log_is_refused_and_deletes_no_row() {
             .unwrap(),
         500
     );
-    // The log of the other tenant is deleted completely.
+    // The test deletes the whole log of tenant `u`, so that no run can read the events of its rows.
     sql(&lab, "delete from S.events where tenant = 'u'").await;
     for (tenant, rows, trimmed) in [
         ("t", 1_000, "events 1 to 500 "),
@@ -427,9 +431,10 @@ async fn a_rebuild_from_a_trimmed_log_is_refused_and_deletes_no_row() {
 }
 
 #[tokio::test]
-async fn builds_of_two_versions_never_share_a_run() {
+async fn a_build_never_continues_a_projection_run_that_a_build_of_another_version_began() {
     let (lab, schema) = filled().await;
-    // A run of a newer build: this build does not execute it.
+    // The test changes a run to version 2, as if a newer build had requested the run. The build of
+    // version 1 does not execute it.
     let newer = lab.projections().verify("t", "board").await.unwrap();
     sql(
         &lab,
@@ -441,8 +446,8 @@ async fn builds_of_two_versions_never_share_a_run() {
         lab.projections().run(newer).await.unwrap().status,
         "pending"
     );
-    // A run of an older build that no process runs any more: its rows cannot be continued by
-    // another version.
+    // The test leaves a half-finished run of version 1, the version of an older build. A build of
+    // another version cannot continue the rows of that run.
     let older = lab
         .projections()
         .rebuild_in_a_shadow("u", "board")
@@ -461,7 +466,7 @@ async fn builds_of_two_versions_never_share_a_run() {
         older.status == "failed" && older.error.clone().unwrap().contains("older version"),
         "{older:?}"
     );
-    // A newer build does not replay onto the rows of an older one either.
+    // A build of a newer version does not replay events onto rows of an older version either.
     let replay = lab.projections().replay("u", "board").await.unwrap();
     lab.drain().await;
     let replay = lab.projections().run(replay).await.unwrap();
@@ -472,7 +477,7 @@ async fn builds_of_two_versions_never_share_a_run() {
     assert_eq!(board(&lab, "u").await, (1..=10).collect::<Vec<_>>());
 }
 
-/// A board that waits in each replay until the test adds permits.
+/// A projection that waits in each replay until the test adds permits.
 struct Slow {
     board: Board,
     begun: Arc<Semaphore>,
@@ -502,7 +507,7 @@ impl Projection for Slow {
 }
 
 #[tokio::test]
-async fn a_shadow_rebuild_delays_neither_appends_nor_the_live_projection() {
+async fn an_unfinished_shadow_rebuild_delays_neither_new_events_nor_the_live_projection() {
     let (lab, schema) = filled().await;
     let (begun, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let slow = Slow {
@@ -522,7 +527,7 @@ async fn a_shadow_rebuild_delays_neither_appends_nor_the_live_projection() {
         .await
         .unwrap();
     begun.acquire().await.unwrap().forget();
-    // The rebuild waits in the middle of a batch, with its transaction open.
+    // The shadow rebuild waits in the middle of a batch, with its transaction open.
     for cents in 1..=20 {
         let position = lab.record("t", Paid { cents }).await.unwrap();
         assert_eq!(

@@ -1,13 +1,16 @@
-//! Runs of all tenants at once, digests without generations, and the collection of old runs and
-//! failures.
+//! Tests of runs of all tenants at once, of digests without generations, and of the deletion of old
+//! runs and failures.
 
-use gen_durable::{DAY, Digest, Engine, ProjectionContext, Projection, Recorded, RunKind, SECOND, Settings, StepError};
+use gen_durable::{
+    DAY, Digest, Engine, Projection, ProjectionContext, Recorded, RunKind, SECOND, Settings,
+    StepError,
+};
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, eventually};
 
 #[tokio::test]
-async fn a_rebuild_of_all_tenants_is_one_statement_and_skips_scopes_with_an_open_run() {
+async fn a_request_to_rebuild_all_tenants_is_one_statement_and_skips_scopes_with_an_open_run() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
@@ -59,7 +62,7 @@ async fn a_rebuild_of_all_tenants_is_one_statement_and_skips_scopes_with_an_open
         .await
         .unwrap_err();
     assert!(unknown.is_not_found(), "{unknown}");
-    // More tenants than one page of any list holds.
+    // Inserts more tenants than one page of any list holds.
     sql(&lab, "insert into S.projections (tenant, projection, version) select 'many ' || n, 'board', 1 from generate_series(1, 12000) n").await;
     assert_eq!(
         lab.projections()
@@ -71,7 +74,7 @@ async fn a_rebuild_of_all_tenants_is_one_statement_and_skips_scopes_with_an_open
     );
 }
 
-/// A read model without generations that has a digest.
+/// A projection with a digest and without generations in its table.
 struct Flat(String);
 impl Projection for Flat {
     const NAME: &'static str = "flat";
@@ -112,7 +115,8 @@ impl Projection for Flat {
 }
 
 #[tokio::test]
-async fn a_rebuild_without_generations_stores_the_digest_of_the_cleared_rows_and_reproduces_them() {
+async fn a_rebuild_without_generations_stores_the_digest_of_the_cleared_rows_and_writes_equal_rows()
+{
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Flat(schema));
@@ -120,7 +124,7 @@ async fn a_rebuild_without_generations_stores_the_digest_of_the_cleared_rows_and
         .await
         .unwrap();
     lab.drain().await;
-    // Without generations there is no place to build a shadow.
+    // A table without generations has no place for the rows of a shadow, so these runs fail.
     for run in [
         lab.projections().verify("t", "flat"),
         lab.projections().rebuild_in_a_shadow("t", "flat"),
@@ -158,7 +162,7 @@ async fn a_rebuild_without_generations_stores_the_digest_of_the_cleared_rows_and
 }
 
 #[tokio::test]
-async fn finished_runs_and_resolved_failures_are_collected_after_their_retention_and_no_others() {
+async fn only_finished_runs_and_resolved_failures_are_deleted_when_their_retention_is_over() {
     let lab = lab().await;
     let load = "
         insert into S.projections (tenant, projection, version, position) values ('t', 'board', 1, 0);

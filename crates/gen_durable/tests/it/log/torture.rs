@@ -1,5 +1,5 @@
-//! Many processes append while others project and are killed. Then the test compares: every read
-//! model equals the log, and a rebuild produces the same rows.
+//! Many processes append events while other processes run projections and are killed. Then the test
+//! compares the tables of the projections with the log, and with the rows of a rebuild.
 
 use std::{
     io::Read,
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use super::board::{Board, Paid, TABLE};
 use crate::support::{SOON, eventually, live, sql};
 
-/// Set in the environment of a child process of this test: the plan of that process.
+/// The environment variable with the plan of a child process of this test.
 const PLAN: &str = "DURABLE_TEST_LOG";
 
 #[derive(Serialize, Deserialize, Clone)]
 struct Plan {
     url: String,
     schema: String,
-    /// The number of events to append. With `None` the process projects until it is killed.
+    /// The number of events to append. With `None` the process runs projections until it is killed.
     append: Option<usize>,
     number: usize,
     tenants: usize,
@@ -31,10 +31,14 @@ struct Process(Child);
 impl Process {
     fn start(plan: &Plan) -> Process {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "log::torture::log_process", "--nocapture"])
+            .args([
+                "--exact",
+                "log::torture::entry_point_of_a_child_process_that_appends_or_projects_events",
+                "--nocapture",
+            ])
             .env(PLAN, serde_json::to_string(plan).unwrap())
             .env_remove("DATABASE_URL")
-            // The child exits when this pipe is closed, so that no orphan stays behind.
+            // The child process exits when this pipe is closed, so it does not outlive the test.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn();
@@ -49,10 +53,10 @@ impl Drop for Process {
     }
 }
 
-/// The entry point of a child process. Without a plan, as in every ordinary test run, it returns at
-/// once.
+/// The entry point of a child process. Without a plan, as in every ordinary test run, this test
+/// returns at once.
 #[test]
-fn log_process() {
+fn entry_point_of_a_child_process_that_appends_or_projects_events() {
     let Ok(plan) = std::env::var(PLAN) else {
         return;
     };
@@ -86,8 +90,8 @@ fn log_process() {
         });
 }
 
-/// Appends in every way: single events, many at once, in a transaction that commits, and in one
-/// that is rolled back.
+/// Appends events in every way: single events, many at once, in a transaction that commits, and in
+/// a transaction that is rolled back.
 async fn append(client: Client, plan: &Plan, count: usize) {
     let mut left = count;
     let mut round = plan.number;
@@ -151,7 +155,7 @@ async fn state(watch: &tokio_postgres::Client, schema: &str) -> String {
 
 /// For a full run set `DURABLE_EVENTS=1000000 DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
 #[tokio::test]
-async fn read_models_equal_the_log_after_kills_at_any_time() {
+async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_time() {
     let number =
         |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (events, tenants) = (
@@ -198,7 +202,7 @@ async fn read_models_equal_the_log_after_kills_at_any_time() {
     let mut rebuilds = Vec::new();
     let projected = "select coalesce(sum(position), 0)::bigint from S.projections";
     for kill in 1..=kills {
-        // The kills are spread over the work, not over time.
+        // Spreads the kills over the work and not over time.
         let due = total * i64::try_from(kill).unwrap() / i64::try_from(kills + 1).unwrap();
         let begun = Instant::now();
         while one(projected).await < due {
@@ -214,7 +218,7 @@ async fn read_models_equal_the_log_after_kills_at_any_time() {
         projectors[victim].0.kill().unwrap();
         projectors[victim].0.wait().unwrap();
         projectors[victim] = Process::start(&plan(None, victim));
-        // Some scopes are rebuilt meanwhile, by any process that runs.
+        // Requests shadow rebuilds of some scopes, which any running process executes meanwhile.
         if kill == 1 {
             for n in 0..3 {
                 rebuilds.push(
@@ -252,7 +256,7 @@ async fn read_models_equal_the_log_after_kills_at_any_time() {
     let gaps = "select count(*) from (select tenant from S.events group by tenant
         having min(position) <> 1 or max(position) <> count(*) or count(distinct position) <> count(*)) odd";
     assert_eq!(one(gaps).await, 0);
-    // The read models have the sums that the projection counted itself, and every row.
+    // The tables of the projection have every row, and the sums that the projection counted itself.
     let odd = "select count(*) from (select tenant, count(*) c, sum((payload->>'cents')::bigint) s, max(position) m
             from S.events group by tenant) e
         full join (select * from S.totals where generation = S.generation(tenant, 'board')) t on t.tenant = e.tenant

@@ -1,5 +1,5 @@
-//! The walk over all tenants in pages, by one worker at a time, and the changes that are found
-//! without it.
+//! A walk reads all tenants in pages, by one worker at a time, to find scopes with new events.
+//! Workers find some changes without the walk.
 
 use gen_durable::{Client, Engine, HOUR, Pool, Settings};
 
@@ -10,7 +10,7 @@ use crate::support::{Running, SOON, eventually, sql_at};
 const PAGE: &str = "select tenant, more from S._scopes_behind(array['board'], array[1], array[false], gen_random_uuid(), 2, 0, 0, false)";
 
 #[tokio::test]
-async fn one_worker_at_a_time_reads_a_page_and_the_pages_cover_all_tenants() {
+async fn one_worker_at_a_time_reads_a_page_of_tenants_and_the_pages_cover_all_tenants() {
     let lab = lab().await;
     for tenant in ["", "a", "b", "c", "d"] {
         lab.record(tenant, Paid { cents: 1 }).await.unwrap();
@@ -32,7 +32,7 @@ async fn one_worker_at_a_time_reads_a_page_and_the_pages_cover_all_tenants() {
             .map(|name| (*name).to_owned())
             .collect::<Vec<_>>()
     };
-    // The first call inserts the walk's row, in a transaction of its own.
+    // The first call inserts the row of the walk in a transaction of its own.
     assert_eq!(
         read(two.query(&page, &[]).await.unwrap()),
         (names(&["", "a"]), true)
@@ -75,7 +75,7 @@ async fn one_worker_at_a_time_reads_a_page_and_the_pages_cover_all_tenants() {
     );
 }
 
-/// Defers the walk by a day, so that the test finds changes only by other means.
+/// Defers the walk by a day, so that an engine finds changes only by other means.
 const NO_WALK: &str = "insert into S.log_walks (walk, projection, version, due_at)
     values ('behind', 'board', 1, statement_timestamp() + interval '1 day')
     on conflict (walk, projection, version) do update set due_at = excluded.due_at";
@@ -88,13 +88,14 @@ fn engine(lab: &gen_durable::Lab<()>) -> Engine {
 }
 
 #[tokio::test]
-async fn a_scope_of_a_crashed_worker_is_taken_over_without_the_walk() {
+async fn a_worker_continues_the_scope_of_a_crashed_worker_without_a_walk_over_all_tenants() {
     let lab = lab().await;
     let running = Running::start(engine(&lab));
     let first = lab.record("t", Paid { cents: 1 }).await.unwrap();
     assert_eq!(lab.sync::<Board>("t", first, SOON).await.unwrap(), first);
     sql(&lab, NO_WALK).await;
-    // Leaves the scope as a worker does that moved the cursor and crashed a moment later.
+    // Changes the row of the scope as if its worker had moved the cursor and crashed a moment
+    // later.
     let crashed = "update S.projections set owner = gen_random_uuid(), owned_until = statement_timestamp() + interval '3 s'";
     sql(&lab, crashed).await;
     lab.record("t", Paid { cents: 2 }).await.unwrap();
@@ -106,7 +107,7 @@ async fn a_scope_of_a_crashed_worker_is_taken_over_without_the_walk() {
 }
 
 #[tokio::test]
-async fn a_retry_requested_by_another_process_is_found_without_the_walk() {
+async fn an_engine_finds_a_retry_of_a_halted_scope_without_a_walk_over_all_tenants() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board {
@@ -132,7 +133,7 @@ async fn a_retry_requested_by_another_process_is_found_without_the_walk() {
 }
 
 #[tokio::test]
-async fn old_events_of_many_tenants_are_trimmed_a_page_at_a_time() {
+async fn an_engine_trims_the_old_events_of_many_tenants_one_page_of_tenants_at_a_time() {
     let lab = lab().await;
     let load = "
         insert into S.event_heads select 'tenant ' || n from generate_series(1, 500) n;

@@ -1,4 +1,4 @@
-//! Compares all visible columns of all rows between Postgres and the model.
+//! Compares all columns that the API shows, of all rows, between Postgres and the model.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use super::{
     rows::{Model, Row},
 };
 
-/// Selects every column of the instances, except columns without a meaning in the current state
-/// (the step of a deadline if there is no deadline) and the lease, which is only informative. The
-/// signals of an inbox are in the order of their ids.
+/// The query for every column of the instances, except columns without a meaning in the current
+/// state (such as the step of a deadline if there is no deadline) and the lease, which only informs
+/// people. The signals of an inbox are in the order of their ids.
 pub(super) const ALL_ROWS: &str = "
     select i.id, (i.state->>'n')::int, jsonb_build_object(
         'machine', i.machine, 'version', i.machine_version, 'status', i.status, 'step', i.step, 'data', i.data, 'state', i.state,
@@ -33,7 +33,7 @@ pub(super) const ALL_ROWS: &str = "
     union all
     select null, null, coalesce(jsonb_agg(q.name order by q.name), '[]')::text from gen_durable.queues q where q.paused_at is not null";
 
-/// Creates the helper function `ms` (milliseconds since the epoch), once per schema.
+/// The SQL that creates the helper function `ms` (milliseconds since the epoch), once per schema.
 pub(super) const SETUP: &str = "
     create function gen_durable.ms(timestamptz) returns bigint language sql immutable
     as 'select (extract(epoch from $1) * 1000)::bigint'";
@@ -62,8 +62,8 @@ fn expected(model: &Model, n: u32, row: &Row) -> Value {
     })
 }
 
-/// Compares the rows with the model, and records the ids of new instances in the model. Returns the
-/// differences as an error.
+/// Compares the rows of Postgres with the model, and records the ids of new instances in the model.
+/// Returns the differences as an error.
 pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result<(), String> {
     let (mut seen, mut paused) = (BTreeMap::new(), Value::Null);
     for row in rows {
@@ -120,8 +120,8 @@ pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result
     }
 }
 
-/// Returns whether two values of a column match. The model does not know the text of errors from
-/// Postgres, so it only knows how that `last_error` begins.
+/// Returns whether two values of a column match. The model does not know the error texts of
+/// Postgres, so for such an error it compares only the beginning of `last_error`.
 fn same(column: &str, actual: &Value, expected: &Value) -> bool {
     let rejected = column == "last_error" && expected == REJECTED;
     actual == expected

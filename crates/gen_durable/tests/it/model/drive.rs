@@ -1,4 +1,4 @@
-//! Runs every act on Postgres and on the model.
+//! Runs every act on Postgres and on the model, and compares the results.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,10 +19,10 @@ const RELEASE_CLAIMS: &str = include_str!("../../../src/store/sql/release_claims
 const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
 /// The maximum number of steps that run at the same time.
 const RUNNING_MAX: usize = 3;
-/// The limit of unconsumed signals in an inbox that the client uses.
+/// The number of unconsumed signals up to which the client lets an inbox grow.
 const INBOX_MAX: usize = 1000;
 
-/// A lab and its model. One harness runs many cases, one after the other.
+/// A lab and the model of its rows. One harness runs many cases, one after the other.
 pub(super) struct Harness {
     pub(super) lab: Arc<Lab<TestApp>>,
     pub(super) begun_steps: mpsc::UnboundedReceiver<BegunStep>,
@@ -34,10 +34,10 @@ pub(super) struct Harness {
     numbers: u32,
 }
 
-/// A description of an act on which Postgres and the model agree, or their difference.
+/// A description of an act if Postgres and the model agree on its result, or their difference.
 pub(super) type ActResult = Result<String, String>;
 
-/// Expands the same code for each kind of machine, with the kind as a constant.
+/// Expands `$body` once for each kind of machine, with the kind as a constant.
 macro_rules! of_kind {
     ($kind:expr, $k:ident => $body:expr) => {
         match $kind {
@@ -85,7 +85,7 @@ impl Harness {
         }
     }
 
-    /// Runs a statement of the test. The first call prepares it.
+    /// Runs a SQL statement of the test. The first call prepares the statement.
     pub(super) async fn ask(
         &mut self,
         sql: &'static str,
@@ -218,7 +218,8 @@ impl Harness {
                 agree("resume", resumed, self.model.paused.remove(queue))
             }
             Act::Collect { retention } => {
-                // The pause between two passes is 0, so that each call examines every settled row.
+                // The test passes 0 as the pause between two passes, so that each call examines
+                // every settled row.
                 let seconds = f64::from(*retention);
                 let params: [&(dyn ToSql + Sync); 4] = [&seconds, &seconds, &0_f64, &100_000_i32];
                 let gone: i64 = self.ask(COLLECT, &params).await?[0].get(0);
@@ -303,7 +304,7 @@ impl Harness {
             let new = self.lab.enqueue_all(robots).await;
             made(new.map(|new| new.into_iter().map(|new| (new.id.raw(), new.is_new)).collect()))?
         });
-        // Either all of them are inserted or none.
+        // The model inserts either all instances of the batch or none.
         let mut after = self.model.clone();
         let expected: Option<Vec<(u32, bool)>> = new_robots
             .iter()
@@ -331,7 +332,8 @@ impl Harness {
         ))
     }
 
-    /// Returns the address that a choice selects now, and the kind of machine to address it as.
+    /// Returns the instance or key that `choice` selects at this moment, and the kind of machine to
+    /// address it as.
     fn resolve(&self, choice: &Choice) -> (To, usize) {
         let rows = &self.model.rows;
         let (to, n, wrong) = match choice {
@@ -402,8 +404,8 @@ impl Harness {
         let dedup = dedup.map(|key| format!("d{key}"));
         let SentSignal { n, kind, .. } = signal;
         let answer = match cap {
-            // A test cannot reach the limit of the client, so it calls the SQL function, which
-            // accepts another limit.
+            // The test cannot reach the limit of the client with few signals, so it calls the SQL
+            // function, which accepts a smaller limit.
             Some(cap) => {
                 let (id, tenant, key) = match &signal.to {
                     To::Instance(_, id) => (Some(*id), String::new(), None),
@@ -497,8 +499,8 @@ impl Harness {
         )
     }
 
-    /// Releases the claim of a running step, as a worker does that cannot run it. The step
-    /// continues, and its result will be stale.
+    /// Releases the claim of a running step, as a worker does that cannot run the step. The step
+    /// continues, and its result will be rejected as stale.
     async fn release_claim(&mut self, which: usize) -> ActResult {
         let Claim { n, epoch, .. } = self.running[which % self.running.len()].claim;
         let id = self.model.ids[&n];
@@ -569,8 +571,8 @@ pub(super) fn agree<T: PartialEq + std::fmt::Debug>(
     ))
 }
 
-/// Returns the answer of an enqueue. `None` means that it was rejected because an instance of
-/// another machine holds the key.
+/// Returns the answer of an enqueue. `None` means that Postgres refused the enqueue because an
+/// instance of another machine holds the key.
 fn made<T>(answer: Result<T, gen_durable::Error>) -> Result<Option<T>, String> {
     match answer {
         Ok(made) => Ok(Some(made)),

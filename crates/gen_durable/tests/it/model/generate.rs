@@ -37,27 +37,27 @@ impl Random {
     }
 }
 
-/// An act. Not covered yet: partitions, lanes, timers and history. To add an act, draw it in `act`
-/// and run it in `drive.rs`.
+/// An act that the test can run. No act covers partitions, lanes, timers and history yet. To add an
+/// act, draw it in `act` and run it in `drive.rs`.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
     Enqueue {
         new: NewRobotSpec,
         tenant: &'static str,
     },
-    /// Several instances of one machine in one call. Some may have the same key.
+    /// Enqueues several instances of one machine in one call. Some may have the same key.
     EnqueueAll {
         kind: usize,
         keys: Vec<Option<u8>>,
     },
-    /// Claims an instance. Its step begins and keeps running.
+    /// Claims an instance. The step of the instance begins and keeps running.
     Claim,
-    /// Ends a running step. Its result is written if its claim is still valid.
+    /// Ends a running step. The step result is written if the claim is still valid.
     End {
         which: usize,
         result: ResultSpec,
     },
-    /// Runs all due instances until none is due. Results are committed in batches.
+    /// Runs due instances until no instance is due, and commits the step results in batches.
     Drain {
         results: Vec<ResultSpec>,
     },
@@ -71,7 +71,8 @@ pub(super) enum Act {
         to: Choice,
         subtree: bool,
     },
-    /// Reaps the worker, and so releases the first `limit` of its claims. Its steps keep running.
+    /// Reaps the worker, which releases the first `limit` of its claims. The steps of the worker
+    /// keep running.
     Reap {
         limit: i32,
     },
@@ -100,7 +101,7 @@ pub(super) enum Act {
 /// The rule by which an act chooses an instance.
 #[derive(Debug, Clone)]
 pub(super) enum Choice {
-    /// An instance of the pool: the `which`-th, modulo the size of the pool.
+    /// The `which`-th instance of the pool, modulo the size of the pool.
     One {
         pool: Among,
         which: usize,
@@ -165,7 +166,8 @@ const SETS: [&[&str]; 3] = [&["a"], &["b"], &["a", "b"]];
 const KEYS: u64 = 5;
 const TENANTS: [&str; 4] = ["", "", "", "acme"];
 
-/// The acts that a sequence prefers. Some combinations are only likely with many acts of one sort.
+/// The kind of acts that a sequence prefers. Some combinations are only likely in a sequence with
+/// many acts of one kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Theme {
     Everything,
@@ -182,7 +184,7 @@ pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
         Theme::Signals,
     ]);
     let mut acts: Vec<Act> = (0..length).map(|_| act(&mut random, theme)).collect();
-    // Begin with two instances, so that the other acts have a target.
+    // Begins the sequence with two new instances, so that the other acts have a target.
     acts.truncate(length.saturating_sub(2));
     for _ in 0..2 {
         acts.insert(
@@ -201,7 +203,8 @@ pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
 
 fn act(random: &mut Random, theme: Theme) -> Act {
     let drawn = match (random.below(100), theme) {
-        // Families: results of steps instead of signals. Signals: signals instead of new instances.
+        // The theme `Families` draws step results in place of signals. The theme `Signals` draws
+        // signals in place of new instances.
         (60..70, Theme::Families) => 40,
         (0..6 | 92..95, Theme::Signals) => 60,
         (drawn, _) => drawn,

@@ -33,7 +33,7 @@ use generate::{Act, sequence};
 
 /// The number of cases that run concurrently, each in its own schema.
 const PARALLEL_CASES: usize = 3;
-/// The maximum number of sequences that are tried to shorten a failing one.
+/// The maximum number of sequences that the test tries in order to shorten a failing one.
 const SHORTENINGS_MAX: usize = 400;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -62,8 +62,8 @@ async fn play(harness: &mut Harness, acts: &[Act]) -> Result<(), Mismatch> {
     Ok(())
 }
 
-/// Removes acts from a failing sequence while it still fails: halves, quarters, down to single
-/// acts.
+/// Removes acts from a failing sequence as long as the sequence still fails: first halves, then
+/// quarters, and at last single acts.
 async fn shorten(harness: &mut Harness, mut acts: Vec<Act>, mut mismatch: Mismatch) -> Mismatch {
     acts.truncate(mismatch.played.len());
     let mut size = acts.len() / 2;
@@ -90,7 +90,7 @@ async fn shorten(harness: &mut Harness, mut acts: Vec<Act>, mut mismatch: Mismat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_sequences_of_all_acts_match_the_model() {
+async fn random_sequences_of_acts_have_the_same_effects_in_postgres_and_in_the_model() {
     let first = setting("DURABLE_MODEL_SEED", 0);
     let (cases, length) = (
         setting("DURABLE_MODEL_CASES", 200),

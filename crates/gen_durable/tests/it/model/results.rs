@@ -1,4 +1,4 @@
-//! The second part of the model: step results and their commit.
+//! The part of the model that describes step results and their commit.
 
 use super::{
     robot::{ATTEMPTS, Action, BACKOFF_SECONDS, Script},
@@ -8,14 +8,15 @@ use super::{
 /// The beginning of `last_error` if a step result could not be committed.
 pub(super) const REJECTED: &str = "the outcome could not be committed: ";
 
-/// A step result after the failure policy of the machine has been applied.
+/// A step result to which the failure policy of the machine has been applied.
 #[derive(Debug, Clone)]
 struct JudgedResult {
     claim: Claim,
     script: Script,
-    /// The step failed and runs again after this many seconds, with the state that it had before.
+    /// Is set if the step failed and will run again: the seconds until then. The new run has the
+    /// state from before the failed run.
     retry_seconds: Option<u32>,
-    /// The instance fails with this error.
+    /// Is set if the instance fails: the error.
     failure: Option<String>,
 }
 
@@ -33,7 +34,7 @@ impl JudgedResult {
             _ => {}
         }
         let failed = matches!(script.action, Action::Error | Action::Fatal);
-        // The effects of a failed step are discarded.
+        // The model discards the effects of a failed step.
         let script = if failed {
             Script {
                 new_instances: Vec::new(),
@@ -88,8 +89,8 @@ fn later(now: Time, seconds: u32) -> Time {
 }
 
 impl Model {
-    /// Commits a batch as a lab does: first the results without effects, then those with effects.
-    /// If a commit is rejected, each of its results is committed alone.
+    /// Commits a batch as a lab does: first the results without effects, then the results with
+    /// effects. If a commit is rejected, the model commits each of its results alone.
     pub(super) fn commit(&mut self, batch: Vec<(Claim, Script)>) {
         let results = batch
             .into_iter()
@@ -130,7 +131,7 @@ impl Model {
         !a_child_settles && !consumes && !waits && new_instances.is_empty() && signals.is_empty()
     }
 
-    /// Writes all results or none. Returns whether they were written.
+    /// Writes all results of a batch or none. Returns whether it wrote them.
     fn try_commit(&mut self, part: &[JudgedResult]) -> bool {
         let mut after = self.clone();
         let written = after.write_results(part);
@@ -155,7 +156,8 @@ impl Model {
         for result in written.iter().filter(|result| result.consumes()) {
             let row = self.rows.get_mut(&result.claim.n).unwrap();
             let awaited = &result.claim.awaited;
-            // A consumed signal with a dedup key stays as a row, so that the key is still known.
+            // A consumed signal with a dedup key keeps its row, so that a repeated signal is still
+            // recognized.
             row.inbox
                 .retain(|signal| signal.dedup.is_some() || !awaited.contains(&signal.n));
             row.inbox
@@ -249,7 +251,7 @@ impl Model {
             Action::Wait { names, deadline } => {
                 let row = self.rows.get_mut(&n).unwrap();
                 (row.awaits, row.deadline) = (Some(names.to_vec()), by(deadline));
-                // An awaited signal that this run has not read may already be in the inbox.
+                // The inbox may already contain an awaited signal that this run has not read.
                 let known = &result.claim.awaited;
                 let wakes = row
                     .unconsumed()

@@ -1,31 +1,34 @@
-//! The machine under test. Its step reports its input to the test and waits until the test says how
-//! the step ends.
+//! The machine under test. Its step reports its input to the test and waits until the test decides
+//! the step result.
 
 use std::time::Duration;
 
-use gen_durable::{NewInstance, Context, Id, Machine, Outcome, Policy, Queue, SECOND, KeyScope, Signal, Transition, Waiting, done, fatal, next, retry_after, sleep, spawn, fail, wait_for};
+use gen_durable::{
+    Context, Id, KeyScope, Machine, NewInstance, Outcome, Policy, Queue, SECOND, Signal,
+    Transition, Waiting, done, fail, fatal, next, retry_after, sleep, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-/// The names of the machines. There is one machine for each scope of a key, because the scope is a
-/// constant of the type.
+/// The names of the machines. There is one machine for each `KeyScope`, because the scope is a
+/// constant of the machine type.
 pub(super) const KINDS: [&str; 3] = ["live", "ever", "none"];
 const SCOPES: [KeyScope; 3] = [KeyScope::Live, KeyScope::Ever, KeyScope::None];
 pub(super) const QUEUES: [Queue; 2] = [Queue::DEFAULT, Queue::new("other")];
 
-/// The app of the machines: the channel to which a step reports that it has begun.
+/// The app of the machines. It contains the channel to which a step reports that it has begun.
 pub(super) struct TestApp {
     pub(super) begun_steps: mpsc::UnboundedSender<BegunStep>,
 }
 
-/// A step that has begun and waits for its script. If `reply` is dropped, the step fails its
+/// A step that has begun and waits for its `Script`. If the test drops `reply`, the step fails its
 /// instance.
 pub(super) struct BegunStep {
     pub(super) view: View,
     pub(super) reply: oneshot::Sender<Script>,
 }
 
-/// The input of a step. Instances and signals are identified by the numbers of the model.
+/// The input of a step. It identifies instances and signals by their numbers in the model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct View {
     pub(super) n: u32,
@@ -52,7 +55,7 @@ impl View {
     }
 }
 
-/// The result that a step must return, with all numbers assigned.
+/// The result that a step must return, with the numbers of all new instances and signals assigned.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
     pub(super) mark: u32,
@@ -103,7 +106,7 @@ pub(super) struct SentSignal {
 
 #[derive(Debug, Clone)]
 pub(super) enum To {
-    /// The number of the instance in the model, and its id.
+    /// The number of the instance in the model, and its id in Postgres.
     Instance(u32, i64),
     Key {
         key: String,
@@ -124,7 +127,7 @@ impl To {
 pub(super) struct Robot<const K: u8> {
     pub(super) n: u32,
     pub(super) key: Option<String>,
-    /// The number of runs that wrote the state.
+    /// The number of runs that have written the state of the instance.
     pub(super) visits: u32,
 }
 
@@ -166,7 +169,7 @@ impl<const K: u8> Signal for B<K> {
 
 /// The maximum number of runs of a step that fails.
 pub(super) const ATTEMPTS: u32 = 3;
-/// The pause before the second run of a step that fails. It doubles with each further run.
+/// The seconds before the second run of a step that fails. They double with each further run.
 pub(super) const BACKOFF_SECONDS: u32 = 2;
 
 pub(super) fn seconds(count: u32) -> Duration {

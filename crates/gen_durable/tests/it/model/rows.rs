@@ -1,6 +1,6 @@
-//! The model: the specified effects of each act, on plain values. It follows the table of acts in
-//! ARCHITECTURE.md and the rules for signals, children and keys. It shares no code with the engine
-//! and uses no SQL.
+//! The model: the specified effects of each act, computed on plain values. It implements the act
+//! matrix of ARCHITECTURE.md and the rules for signals, children and keys. It shares no code with
+//! the engine and uses no SQL.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,9 +19,9 @@ pub(super) struct Row {
     pub(super) kind: usize,
     pub(super) status: &'static str,
     pub(super) step: &'static str,
-    /// The data of the step.
+    /// The data of the current step of the instance.
     pub(super) mark: Option<u32>,
-    /// The part of the state that changes.
+    /// The only field of the instance state that changes.
     pub(super) visits: u32,
     pub(super) key: Option<String>,
     pub(super) scope: usize,
@@ -32,7 +32,7 @@ pub(super) struct Row {
     pub(super) failures: u32,
     pub(super) eligible: Time,
     pub(super) awaits: Option<Vec<&'static str>>,
-    /// The time of the deadline, and the data of the step that it enters.
+    /// The time of the deadline, and the data of the step that runs at the deadline.
     pub(super) deadline: Option<(Time, u32)>,
     pub(super) parent: Option<u32>,
     pub(super) parent_generation: Option<i32>,
@@ -48,7 +48,7 @@ pub(super) struct Row {
     pub(super) inserted: Time,
     pub(super) updated: Time,
     pub(super) finished: Option<Time>,
-    /// The signals in the order of their delivery.
+    /// The signals of the instance in the order of their delivery.
     pub(super) inbox: Vec<InboxRow>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct InboxRow {
     pub(super) consumed: bool,
 }
 
-/// A claim of a worker, and the input of its step.
+/// A claim of a worker, and the input of the step that runs on the claim.
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
     pub(super) n: u32,
@@ -72,7 +72,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Returns a claim for a step that should not have begun.
+    /// Returns an empty claim, for a step that began although the model did not expect it.
     pub(super) fn none(n: u32) -> Claim {
         Claim {
             n,
@@ -133,8 +133,8 @@ impl Model {
         self.rows.iter().find(|(_, row)| held(row)).map(|(n, _)| *n)
     }
 
-    /// Inserts an instance. Returns the instance that has the key, and whether it is new, or `None`
-    /// if an instance of another machine holds the key.
+    /// Inserts an instance. Returns the new instance, or the existing instance that has the key,
+    /// and whether it is new. Returns `None` if an instance of another machine holds the key.
     pub(super) fn insert(
         &mut self,
         new_robot: &NewRobot,
@@ -182,8 +182,8 @@ impl Model {
         Some((new_robot.n, true))
     }
 
-    /// Returns the due instances of a queue that is not paused, in the order of claims: either the
-    /// suspects, which run alone, or all others.
+    /// Returns the due instances of `queue` in the order in which a pick claims them: either the
+    /// suspects, which run alone, or all other instances. Returns none if the queue is paused.
     fn due(&self, queue: usize, suspects: bool) -> Vec<u32> {
         let open = !self.paused.contains(&queue);
         let due = self.rows.iter().filter(|(_, row)| {
@@ -217,15 +217,15 @@ impl Model {
         (usual, suspect)
     }
 
-    /// Returns the instance that runs first.
+    /// Returns the instance of `numbers` that a pick claims first.
     pub(super) fn first(&self, numbers: impl IntoIterator<Item = u32>) -> Option<u32> {
         numbers
             .into_iter()
             .min_by_key(|n| (self.rows[n].priority, self.rows[n].eligible, self.id(*n)))
     }
 
-    /// Claims the usual instances in one statement, so that each sees the others as they were
-    /// before it; then claims the suspect.
+    /// Claims the instances that are not suspects in one statement, so that the input of each step
+    /// shows the other instances as they were before the claim. Then claims the suspect.
     pub(super) fn claim_all(&mut self, usual: &[u32], suspect: Option<u32>) -> Vec<Claim> {
         let before = self.clone();
         let mut claims: Vec<Claim> = usual.iter().map(|n| self.claim(*n, &before)).collect();
@@ -290,7 +290,7 @@ impl Model {
         true
     }
 
-    /// Reaps at most `limit` claims of a worker that crashed while their steps ran.
+    /// Reaps at most `limit` claims of a worker that crashed while the steps of the claims ran.
     pub(super) fn reap(&mut self, limit: usize) -> usize {
         let held = self
             .rows
@@ -309,7 +309,7 @@ impl Model {
             if row.crashes >= CRASHES_MAX {
                 row.status = "stuck";
                 row.error = Some(format!(
-                    "its worker died {} times while it ran",
+                    "the worker crashed {} times while it ran the step",
                     row.crashes
                 ));
             }
@@ -318,7 +318,7 @@ impl Model {
     }
 
     /// Decrements `children_pending` of the parents of settled children. A child counts only if the
-    /// spawn that made it is the latest spawn of its parent.
+    /// latest spawn of its parent inserted it.
     pub(super) fn notify_parents(&mut self, settled: &[u32]) {
         let now = self.now;
         for n in settled {
@@ -439,7 +439,8 @@ impl Model {
         count
     }
 
-    /// Retries an instance, as an operator does. Returns the kind of error if that is not possible.
+    /// Retries an instance, as an operator does. Returns the kind of error if the instance cannot
+    /// be retried.
     pub(super) fn retry(&mut self, n: u32, mark: Option<u32>) -> Result<(), &'static str> {
         let now = self.now;
         let Some(row) = self.rows.get(&n) else {
@@ -457,7 +458,8 @@ impl Model {
         row.seq += 1;
         row.epoch += 1;
         if let Some(mark) = mark {
-            (row.step, row.mark, row.awaits, row.step_entry_seq) = ("went", Some(mark), None, row.seq);
+            (row.step, row.mark, row.awaits, row.step_entry_seq) =
+                ("went", Some(mark), None, row.seq);
         }
         (row.status, row.attempt, row.failures, row.crashes) = ("runnable", 0, 0, 0);
         (row.eligible, row.updated, row.finished) = (now, now, None);
@@ -465,8 +467,8 @@ impl Model {
         Ok(())
     }
 
-    /// Deletes instances that settled before the retention period, except children that a live
-    /// parent may still read.
+    /// Deletes instances that settled longer ago than the retention, except children that an
+    /// unsettled parent may still read.
     pub(super) fn collect(&mut self, retention: u32) -> usize {
         let before = self.now - 1000 * Time::from(retention);
         let old = self.rows.iter().filter(|(_, row)| {

@@ -1,4 +1,4 @@
-//! Begins and ends steps, one by one or in batches.
+//! Begins and ends steps in Postgres and in the model, one by one or in batches.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::{
     rows::Claim,
 };
 
-/// The number of scripted steps in a drain. Every further step ends as done, so that the drain
-/// ends.
+/// The number of steps in a drain for which the test chooses the result. Every further step ends as
+/// done, so that the drain ends.
 const DRAINED_MAX: usize = 40;
 /// The number of instances that a lab claims at once while it drains.
 const DRAIN_BATCH: usize = 100;
-/// The time after which an answer counts as missing.
+/// The time after which the test treats an answer as missing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A step that has begun and has no script yet.
+/// A step that has begun and to which the test has sent no `Script` yet.
 pub(super) struct RunningStep {
     pub(super) claim: Claim,
     reply: oneshot::Sender<Script>,
@@ -50,7 +50,8 @@ impl Harness {
             });
             return Err(format!("#{n} was claimed, the model expects {able:?}"));
         }
-        // A lab claims one instance of each queue and a suspect, and releases all but the first.
+        // A lab claims one instance of each queue and one suspect, and releases all claims except
+        // the first.
         let mut claims = self.model.claim_all(&usual, suspect);
         let claim = claims.remove(
             claims
@@ -132,8 +133,8 @@ impl Harness {
                     last.clone()
                 };
                 at += 1;
-                // The order of two signals in one batch is not specified, so at most one step sends
-                // one.
+                // The order of two signals in one batch is not specified, so at most one step of a
+                // batch sends a signal.
                 spec.signal = spec.signal.filter(|_| !has_signal);
                 has_signal |= spec.signal.is_some();
                 let script = self.script(&spec);
@@ -142,7 +143,7 @@ impl Harness {
                 batch.push((claim, script));
             }
             if due.is_empty() {
-                // The lab ends waits that have reached their deadline when nothing else is due.
+                // When no other work is due, the lab ends waits that have reached their deadline.
                 if self.model.expire() > 0 {
                     continue;
                 }
@@ -165,7 +166,8 @@ impl Harness {
         }
     }
 
-    /// Records the ids of new instances in the model: the order of claims depends on them.
+    /// Records the ids of new instances in the model, because the order of claims depends on the
+    /// ids.
     async fn learn_ids(&mut self) -> Result<(), String> {
         for row in self
             .ask(
@@ -226,7 +228,8 @@ impl Harness {
 }
 
 impl RunningStep {
-    /// Wraps the task of a drain that failed, so that `clear` waits for its end.
+    /// Wraps the task of a failed drain in a `RunningStep`, so that `clear` waits until the task
+    /// has ended.
     fn abandoned(task: JoinHandle<gen_durable::DrainStats>, n: u32) -> RunningStep {
         let task = tokio::spawn(async move { task.await.is_ok() });
         RunningStep {

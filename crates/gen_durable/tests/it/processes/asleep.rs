@@ -1,5 +1,5 @@
-//! Workers that are suspended while something happens: a restart of Postgres, a suspension of the
-//! whole machine, or the deletion of their own row in `workers`.
+//! Tests of workers that are suspended while something happens: a restart of Postgres, a suspension
+//! of the whole computer, or the deletion of their own row in `workers`.
 
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use super::{
     worker::Worker,
 };
 
-/// Longer than the lease of 1.5 s.
+/// The time of a suspension, which is longer than the lease of 1.5 s.
 const SLEEP: Duration = Duration::from_millis(2_500);
 /// A lease that is longer than `SLEEP`.
 const LONG_LEASE_MS: u64 = 5_000;
 
 #[tokio::test]
-async fn after_the_whole_machine_slept_the_first_worker_to_wake_does_not_reap_the_others() {
+async fn after_a_suspension_of_the_whole_computer_the_first_worker_to_resume_reaps_no_other_worker()
+{
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let (mut slow, mut quick) = two(&place, 1_500).await;
@@ -32,11 +33,12 @@ async fn after_the_whole_machine_slept_the_first_worker_to_wake_does_not_reap_th
 }
 
 #[tokio::test]
-async fn a_reaper_with_a_lease_that_outlasted_an_outage_waits_before_it_reaps() {
+async fn a_worker_with_a_lease_that_outlasted_a_database_outage_waits_before_it_reaps_others() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let (mut slow, quick) = two(&place, LONG_LEASE_MS).await;
-    // The server is suspended first: a worker that does not renew while the server runs expires.
+    // The test suspends the server first, because a worker that does not renew its lease while the
+    // server runs expires.
     let frozen = Frozen::freeze(&cluster);
     slow.stop();
     tokio::time::sleep(SLEEP).await;
@@ -47,7 +49,7 @@ async fn a_reaper_with_a_lease_that_outlasted_an_outage_waits_before_it_reaps() 
 }
 
 #[tokio::test]
-async fn a_reaper_that_slept_through_a_restart_of_postgres_waits_before_it_reaps() {
+async fn a_worker_that_was_suspended_during_a_restart_of_postgres_waits_before_it_reaps_others() {
     let mut cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let (mut slow, mut quick) = two(&place, LONG_LEASE_MS).await;
@@ -60,7 +62,7 @@ async fn a_reaper_that_slept_through_a_restart_of_postgres_waits_before_it_reaps
 }
 
 #[tokio::test]
-async fn a_worker_with_a_deleted_row_claims_nothing_before_its_lease_is_renewed() {
+async fn a_worker_with_a_deleted_row_in_workers_claims_no_instance_before_it_renews_its_lease() {
     let place = Place::new().await;
     let mut worker = place.plan().start();
     // Let the worker make its first claim now. That claim opens a connection, which takes time
@@ -68,13 +70,15 @@ async fn a_worker_with_a_deleted_row_claims_nothing_before_its_lease_is_renewed(
     let quick = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(quick, MINUTE).await.unwrap().unwrap();
     worker.stop();
-    // Delete its row, as a reaper does when the lease has expired and the worker holds no claims.
+    // Delete the row of the worker, as a reaper does when the lease has expired and the worker
+    // holds no claims.
     tokio::time::sleep(SLEEP).await;
     place.sql("delete from %.workers").await;
     let lock = place.hold("lock table %.workers in share mode").await;
     worker.resume();
-    // The worker cannot renew its lease. A claim that it sent before it was suspended has found
-    // nothing. From now on it must not send any claim, however often it could poll.
+    // The worker cannot renew its lease. A claim that the worker sent before it was suspended has
+    // found no instance. From now on the worker must not send any claim, however often it could
+    // poll.
     worker.says("could not renew the lease", 2).await;
     place
         .client
@@ -99,8 +103,8 @@ async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
     let place = Place::new().await;
     let mut killed = place.plan().start().runs().await;
     place.until_count("select count(*) from %.workers", 1).await;
-    // Its claim waits for a lock while the worker is suspended. Its row is deleted, as a reaper
-    // does with an expired worker that holds no claims.
+    // The claim of the worker waits for a lock while the worker is suspended. The test deletes the
+    // row of the worker, as a reaper does with an expired worker that holds no claims.
     let lock = place
         .hold("lock table %.queues in access exclusive mode")
         .await;
@@ -112,7 +116,7 @@ async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
     place.until_claims_wait(1).await;
     killed.stop();
     place.sql("delete from %.workers").await;
-    // Now the claim succeeds, for a worker that has no row and will be killed.
+    // Now the claim succeeds, for a worker that has no row and that the test will kill.
     drop(lock);
     place
         .until_count(
@@ -131,7 +135,7 @@ async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
 }
 
 /// Starts two workers. The first is in the middle of steps. The second has held its lease for long
-/// enough to reap others.
+/// enough to reap other workers.
 async fn two(place: &Place, lease_ms: u64) -> (Worker, Worker) {
     place
         .client

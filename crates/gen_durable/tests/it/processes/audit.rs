@@ -1,5 +1,5 @@
-//! Lanes and partition keys while worker processes are killed. Each step records in the database,
-//! on a separate connection, when its run began and ended by the clock of the database.
+//! A test of lanes and partition keys while worker processes are killed. Each step records in the
+//! database, on a separate connection, when its run began and ended by the clock of the database.
 
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ impl Job for KeyedJob {
     }
 }
 
-/// Violations: a description, and a query that counts them.
+/// The kinds of violations: for each a description, and a query that counts the violations.
 const WRONG: [(&str, &str); 7] = [
     ("runs of a lane that began before the previous one had ended, or out of order",
      "select count(*) from (
@@ -150,7 +150,7 @@ const WRONG: [(&str, &str); 7] = [
      "select count(*) from %.instances where in_lane or partition_waiting or arrival_no is not null"),
 ];
 
-/// The maximum time without progress.
+/// The maximum time for which a test waits without progress.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until this many instances are done. Panics if there is no progress for too long.
@@ -175,10 +175,10 @@ async fn until_done(place: &Place, wanted: usize) {
     }
 }
 
-/// The full size, on request:
-/// `DURABLE_LANE_WORKERS=8 DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000 DURABLE_LANE_KILLS=50`.
+/// For the full size set `DURABLE_LANE_WORKERS=8 DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000
+/// DURABLE_LANE_KILLS=50`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lanes_and_partitions_keep_their_order_while_workers_are_killed() {
+async fn lanes_stay_in_order_and_partition_keys_run_one_step_at_a_time_while_workers_are_killed() {
     let number = |name: &str, default: usize| {
         std::env::var(name).map_or(default, |text| text.parse().unwrap())
     };
@@ -197,7 +197,7 @@ async fn lanes_and_partitions_keep_their_order_while_workers_are_killed() {
     let cluster = options.temporary().unwrap();
     let place = Place::at(cluster.url()).await;
     place.sql(TABLES).await;
-    // The lease is longer than any pause of a live worker on a busy machine.
+    // The lease is longer than any pause of a live worker on a busy computer.
     let plan = Plan {
         run_log: true,
         slots: 16,

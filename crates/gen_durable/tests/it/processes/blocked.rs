@@ -1,4 +1,4 @@
-//! Steps that block every thread of the runtime of the host.
+//! Tests of steps that block every thread of the Tokio runtime of the host.
 
 use gen_durable::MINUTE;
 
@@ -8,10 +8,11 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_blocked_runtime_does_not_lose_the_lease() {
+async fn a_worker_with_a_blocked_tokio_runtime_keeps_its_lease() {
     let place = Place::new().await;
     let plan = place.plan();
-    // More blocking steps than threads, each for two and a half leases.
+    // Enqueue more blocking steps than the runtime has threads. Each step blocks its thread for two
+    // and a half lease periods.
     let blocking = plan.threads * 2;
     let steps = (0..blocking).map(|_| Blocking {
         milliseconds: 5 * plan.lease_ms / 2,
@@ -30,7 +31,7 @@ async fn a_blocked_runtime_does_not_lose_the_lease() {
 }
 
 #[tokio::test]
-async fn instances_claimed_ahead_do_not_wait_behind_a_long_step() {
+async fn a_busy_worker_releases_claimed_instances_that_would_wait_behind_a_long_step() {
     let place = Place::new().await;
     let mut plan = place.plan().lease(60_000);
     plan.slots = 1;

@@ -1,4 +1,4 @@
-//! Steps that crash their worker process.
+//! Tests of steps that crash their worker process.
 
 use gen_durable::MINUTE;
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_step_that_kills_its_worker_is_stuck_after_three_crashes_and_all_others_settle() {
+async fn an_instance_that_crashes_its_worker_is_stuck_after_three_crashes_and_all_others_settle() {
     let place = Place::new().await;
     let others = 150;
     let killer = place.client.enqueue(Killer).await.unwrap().id;
@@ -42,7 +42,7 @@ async fn a_step_that_kills_its_worker_is_stuck_after_three_crashes_and_all_other
             "select machine, status, last_error, count(*) from %.instances group by 1, 2, 3 order by 1",
         )
         .await;
-    let error = "its worker died 3 times while it ran".to_owned();
+    let error = "the worker crashed 3 times while it ran the step".to_owned();
     assert_eq!(
         ended[0],
         [
@@ -67,7 +67,7 @@ async fn a_step_that_kills_its_worker_is_stuck_after_three_crashes_and_all_other
 }
 
 #[tokio::test]
-async fn a_step_that_had_not_begun_when_its_worker_was_killed_counts_no_crash() {
+async fn an_instance_counts_no_crash_if_its_step_had_not_begun_when_the_worker_was_killed() {
     let place = Place::new().await;
     place
         .client
@@ -117,7 +117,7 @@ async fn a_step_that_had_not_begun_when_its_worker_was_killed_counts_no_crash() 
 }
 
 #[tokio::test]
-async fn workers_that_each_crash_before_they_are_one_lease_old_still_reap_an_expired_worker() {
+async fn an_expired_worker_is_reaped_even_if_every_other_worker_crashes_within_one_lease_period() {
     let place = Place::new().await;
     let plan = place.plan().lease(4_000);
     place
@@ -147,7 +147,7 @@ async fn workers_that_each_crash_before_they_are_one_lease_old_still_reap_an_exp
 }
 
 #[tokio::test]
-async fn an_instance_that_fails_for_good_is_logged_with_its_machine_step_attempt_and_error() {
+async fn a_worker_logs_a_failed_instance_with_its_machine_step_attempt_and_error() {
     let place = Place::new().await;
     let worker = place.plan().start();
     place.open("gate", 0);
@@ -170,9 +170,10 @@ async fn an_instance_that_fails_for_good_is_logged_with_its_machine_step_attempt
 }
 
 #[tokio::test]
-async fn two_suspects_never_run_in_the_same_process() {
+async fn a_worker_never_runs_two_suspect_instances_at_the_same_time() {
     let place = Place::new().await;
-    // Two instances were each claimed during two crashes; only one of them causes the crashes.
+    // Two instances were each claimed during two crashes; only one of the two instances causes the
+    // crashes.
     place
         .client
         .enqueue(Gated::new("gate", FirstRun::Done))
@@ -195,7 +196,8 @@ async fn two_suspects_never_run_in_the_same_process() {
             .all(|effect| effect.step != "run"),
         "two suspects run concurrently"
     );
-    // The second suspect begins when the first has ended, so its crash counts only for itself.
+    // The second suspect begins when the first has ended, so a crash during the second suspect
+    // counts only for the second suspect.
     place.open("gate", 2);
     place
         .until_count("select count(*) from %.instances where status = 'done'", 2)

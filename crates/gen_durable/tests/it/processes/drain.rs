@@ -1,4 +1,4 @@
-//! Workers that drain after SIGTERM.
+//! Tests of workers that drain after SIGTERM.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_worker_that_drains_under_load_leaves_no_claims_to_the_reaper() {
+async fn a_worker_that_drains_under_load_releases_all_claims_before_it_ends() {
     let place = Place::new().await;
     let instances = 300;
     place
@@ -54,7 +54,7 @@ async fn a_worker_that_drains_under_load_leaves_no_claims_to_the_reaper() {
 }
 
 #[tokio::test]
-async fn a_step_that_outlasts_the_drain_is_released_without_a_counted_attempt() {
+async fn the_claim_of_a_step_that_outlasts_the_drain_is_released_without_a_counted_attempt() {
     let place = Place::new().await;
     place
         .client
@@ -88,7 +88,7 @@ async fn a_step_that_outlasts_the_drain_is_released_without_a_counted_attempt() 
 }
 
 #[tokio::test]
-async fn a_step_can_observe_that_its_engine_drains() {
+async fn a_step_can_observe_that_its_engine_drains_and_commit_its_progress() {
     let place = Place::new().await;
     let id = place
         .client
@@ -120,7 +120,7 @@ async fn a_step_can_observe_that_its_engine_drains() {
 }
 
 #[tokio::test]
-async fn instances_claimed_while_a_worker_drains_are_released() {
+async fn a_worker_releases_instances_that_it_claimed_while_it_drained() {
     let place = Place::new().await;
     place.open("gate", 0);
     // Enqueue a delayed instance, so that the sweep has a reason to poll.

@@ -1,5 +1,5 @@
-//! A parent with many children in several worker processes, some of which are killed: it joins
-//! once, and no result of a child is lost.
+//! A parent with many children in several worker processes, some of which are killed: the parent
+//! joins once, and no result of a child is lost.
 
 use gen_durable::{Context, Job, Machine, Outcome, StepError, done, spawn};
 use serde::{Deserialize, Serialize};
@@ -73,9 +73,9 @@ impl Job for Member {
     }
 }
 
-/// The full size, on request: `DURABLE_CHILDREN=100000`.
+/// For the full size set `DURABLE_CHILDREN=100000`.
 #[tokio::test]
-async fn a_parent_of_many_children_joins_once_while_workers_are_killed() {
+async fn a_parent_joins_its_many_children_once_even_if_workers_are_killed_meanwhile() {
     let children: usize =
         std::env::var("DURABLE_CHILDREN").map_or(2_000, |text| text.parse().unwrap());
     let place = Place::new().await;

@@ -1,5 +1,5 @@
-//! A worker that finds by its local clock that its lease has expired, while Postgres does not
-//! answer.
+//! Tests of a worker that finds by its local clock that its lease has expired, while Postgres does
+//! not answer.
 
 use gen_durable::{HOUR, MINUTE};
 
@@ -10,7 +10,8 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_partitioned_step_is_dropped_when_the_lease_expires_and_other_steps_continue() {
+async fn a_worker_with_an_expired_lease_drops_steps_with_a_partition_key_and_continues_other_steps()
+{
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let keyed = place
@@ -33,7 +34,7 @@ async fn a_partitioned_step_is_dropped_when_the_lease_expires_and_other_steps_co
     let _worker = place.plan().start();
     place.until_done("begin", 2).await;
 
-    // Connections stay open, and the server does not answer.
+    // Suspend the server: its connections stay open, and it does not answer.
     let frozen = Frozen::freeze(&cluster);
     place.until_done("dropped", 1).await;
     assert_eq!(
@@ -44,8 +45,9 @@ async fn a_partitioned_step_is_dropped_when_the_lease_expires_and_other_steps_co
     place.until_done("end", 1).await;
     frozen.thaw();
 
-    // The plain step continued, and its result is committed with its first claim. The claim of the
-    // dropped step was released without a counted attempt, and the step has begun again.
+    // The step without a partition key continued, and its result is committed with its first claim.
+    // The claim of the dropped step was released without a counted attempt, and the step has begun
+    // again.
     place.until_done("begin", 3).await;
     place.open("keyed", 0);
     place.until_all_settled().await;
@@ -69,7 +71,7 @@ async fn a_partitioned_step_is_dropped_when_the_lease_expires_and_other_steps_co
 }
 
 #[tokio::test]
-async fn a_partitioned_step_does_not_begin_after_the_lease_has_expired() {
+async fn a_worker_with_an_expired_lease_begins_no_step_with_a_partition_key() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let mut plan = place.plan();

@@ -1,4 +1,4 @@
-//! Workers that are killed with SIGKILL, as `kill -9` or the kernel does.
+//! Tests of workers that are killed with SIGKILL, as `kill -9` or the kernel does.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn claims_of_a_killed_worker_run_again_within_one_lease_and_one_reap_interval() {
+async fn instances_claimed_by_a_killed_worker_run_again_within_one_lease_and_one_reap_interval() {
     let place = Place::new().await;
     let plan = place.plan();
     place
@@ -20,7 +20,7 @@ async fn claims_of_a_killed_worker_run_again_within_one_lease_and_one_reap_inter
     let killed = plan.start();
     place.until_done("begin", 8).await;
     let living = plan.start();
-    // Wait until the living worker has held its lease for one lease period. A younger reaper also
+    // Wait until the live worker has held its lease for one lease period. A younger reaper also
     // requires that the workers together were in contact for one lease period.
     let in_contact = format!(
         "select count(*) from %.workers where pid = {} and renewed_at > started_at + interval '{} ms'",
@@ -56,14 +56,14 @@ async fn claims_of_a_killed_worker_run_again_within_one_lease_and_one_reap_inter
     assert_eq!(ended, [["done", "1", "4", "1"]]);
 }
 
-/// The full size, on request: `DURABLE_KILLS=200 DURABLE_INSTANCES=20000`.
+/// For the full size set `DURABLE_KILLS=200 DURABLE_INSTANCES=20000`.
 #[tokio::test]
-async fn instances_survive_the_killing_of_their_workers() {
+async fn all_instances_settle_with_each_step_committed_once_while_workers_are_killed() {
     let number = |name: &str, default: usize| {
         std::env::var(name).map_or(default, |text| text.parse().unwrap())
     };
     let place = Place::new().await;
-    // The lease is longer than any pause of a live worker on a busy machine: an expired lease of a
+    // The lease is longer than any pause of a live worker on a busy computer: an expired lease of a
     // live worker would count as a crash.
     let mut plan = place.plan().lease(3_000);
     (plan.slots, plan.pause_ms) = (16, 5);

@@ -1,5 +1,5 @@
 //! Kills worker processes while they run instances, and checks afterwards that no result was lost
-//! and none was committed twice.
+//! and that no result was committed twice.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ pub(crate) struct KillTest {
     pub(crate) workers: usize,
 }
 
-/// The numbers at the end of the test.
+/// The counts at the end of a test that kills workers.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// The number of steps that began, from the effects log that the steps write.
@@ -70,8 +70,8 @@ impl KillTest {
         let mut workers: Vec<Worker> = (0..self.workers).map(|_| plan.start()).collect();
         let steps = FiveStep::NAMES.len();
         for kill in 1..=self.kills {
-            // The kills are spread over the work and not over time, so that steps run during every
-            // kill.
+            // The test spreads the kills over the work and not over time, so that steps run during
+            // every kill.
             let share = self.instances * steps * kill / (self.kills + 1);
             until(
                 &format!("there is progress before kill {kill}"),
@@ -104,8 +104,8 @@ impl KillTest {
             "every instance is done, each step counted once"
         );
 
-        // The commits of every instance are 1, 2, 3, 4, 5: each once, and each from the previous
-        // one.
+        // The commits of every instance set `step_seq` to 1, 2, 3, 4, 5: each number once, and each
+        // from the previous number.
         let odd = "select count(*) from (select id from %.changes group by id
             having array_agg(step_seq order by step_seq) <> '{1,2,3,4,5}' or bool_or(before <> step_seq - 1)) odd";
         assert_eq!(
@@ -143,12 +143,12 @@ pub(crate) async fn stop_a_victim(place: &Place, workers: &mut [Worker], start: 
     let mut victim = start % workers.len();
     loop {
         workers[victim].stop();
-        // Statements that it sent before it was suspended may still run, and one may be a pick:
-        // wait for their end.
+        // Statements that the worker sent before it was suspended may still run, and one may be a
+        // pick: wait for their end.
         let stopped_at = &place.sql("select clock_timestamp()").await[0][0];
         let under_way = format!(
             "select count(*) from pg_stat_activity
-             where state = 'active' and position('%.pick' in query) > 0 and query_start <= '{stopped_at}'"
+             where state = 'active' and position('%._pick' in query) > 0 and query_start <= '{stopped_at}'"
         );
         place.until_count(&under_way, 0).await;
         let pid = workers[victim].pid();

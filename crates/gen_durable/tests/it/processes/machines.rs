@@ -1,4 +1,5 @@
-//! Machines for these tests: their steps can be interrupted, and write a log of their effects.
+//! Machines for the tests with worker processes. Their steps can be interrupted, and write a log of
+//! their effects.
 
 use std::{
     fs::{self, OpenOptions},
@@ -8,7 +9,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, next, retry_after, sleep, fail};
+use gen_durable::{
+    Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, fail, next, retry_after, sleep,
+};
 use serde::{Deserialize, Serialize};
 
 /// The app of all machines in a worker process.
@@ -19,9 +22,9 @@ pub(crate) struct WorkerApp {
     pub(crate) pause: Duration,
     /// The number of steps that may run concurrently in this process.
     pub(crate) slots: usize,
-    /// The number of steps that run.
+    /// The number of steps that run in this process at the moment.
     pub(crate) running: AtomicUsize,
-    /// The record of runs in the database, if the plan asks for it.
+    /// The connection that records runs in the database, if the plan asks for these records.
     pub(crate) run_log: Option<super::audit::RunLog>,
 }
 
@@ -56,7 +59,7 @@ impl WorkerApp {
 /// One line of the effects log.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Effect {
-    /// `begin`, `end` or `dropped`.
+    /// The kind of the effect: `begin`, `end` or `dropped`.
     pub(crate) what: String,
     pub(crate) instance: i64,
     pub(crate) step: String,
@@ -234,7 +237,7 @@ impl Machine for Five {
     }
 }
 
-/// Aborts its process when the other slots are busy, or after half a second.
+/// A job that aborts its process when the other slots are busy, or after half a second.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Killer;
 
@@ -255,7 +258,7 @@ impl Job for Killer {
     }
 }
 
-/// A step that runs until its engine drains, and counts how often that happened.
+/// A machine with a step that runs until its engine drains, and that counts these drains.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct DrainAware {
     pub(crate) parts: u32,
@@ -284,7 +287,7 @@ impl Machine for DrainAware {
     }
 }
 
-/// Blocks the thread that it runs on, which a step should not do.
+/// A job that blocks the thread that it runs on, which a step should not do.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Blocking {
     pub(crate) milliseconds: u64,

@@ -16,7 +16,7 @@ const OUTAGE: Duration = Duration::from_millis(3_500);
 const EACH: usize = 10;
 
 #[tokio::test]
-async fn after_a_crash_of_postgres_no_step_of_a_living_worker_runs_twice() {
+async fn after_a_crash_of_postgres_no_step_of_a_live_worker_runs_twice() {
     let mut cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let workers = workers_in_the_middle_of_steps(&place).await;
@@ -28,7 +28,7 @@ async fn after_a_crash_of_postgres_no_step_of_a_living_worker_runs_twice() {
 }
 
 #[tokio::test]
-async fn after_postgres_was_suspended_no_step_of_a_living_worker_runs_twice() {
+async fn after_a_suspension_of_postgres_no_step_of_a_live_worker_runs_twice() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let workers = workers_in_the_middle_of_steps(&place).await;
@@ -40,7 +40,8 @@ async fn after_postgres_was_suspended_no_step_of_a_living_worker_runs_twice() {
 }
 
 #[tokio::test]
-async fn after_an_outage_only_claims_of_a_worker_killed_during_it_run_again() {
+async fn after_an_outage_of_postgres_only_the_steps_of_a_worker_killed_during_the_outage_run_again()
+{
     let mut cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let [killed, living] = workers_in_the_middle_of_steps(&place).await;
@@ -50,7 +51,7 @@ async fn after_an_outage_only_claims_of_a_worker_killed_during_it_run_again() {
     tokio::time::sleep(OUTAGE).await;
     cluster.start_again().unwrap();
 
-    // Each step of the killed worker runs once more, and no other step does.
+    // Each step of the killed worker runs once more, and no other step runs again.
     place.until_done("begin", 3 * EACH).await;
     let begun = place.done("begin");
     let (first, again) = begun.split_at(2 * EACH);
@@ -81,7 +82,7 @@ async fn after_an_outage_only_claims_of_a_worker_killed_during_it_run_again() {
 }
 
 /// Starts two workers and waits until each is in the middle of steps. Half of the steps can end
-/// during the outage, the other half only after it.
+/// during the outage, the other half only after the outage.
 async fn workers_in_the_middle_of_steps(place: &Place) -> [Worker; 2] {
     let mut plan = place.plan();
     let mut started = Vec::new();
@@ -92,7 +93,8 @@ async fn workers_in_the_middle_of_steps(place: &Place) -> [Worker; 2] {
             .enqueue_all(gates.map(|gate| Gated::new(gate, FirstRun::Done)))
             .await
             .unwrap();
-        // The first worker has slots for its own steps only, the second could run all of them.
+        // The first worker has slots for its own steps only, the second worker could run the steps
+        // of both.
         plan.slots = number * EACH;
         started.push(plan.start());
         place.until_done("begin", number * EACH).await;
@@ -100,8 +102,8 @@ async fn workers_in_the_middle_of_steps(place: &Place) -> [Worker; 2] {
     started.try_into().unwrap_or_else(|_| unreachable!())
 }
 
-/// Waits for the length of the outage, which the tests depend on, and lets some steps end during
-/// it.
+/// Waits for the length of the outage, on which the tests depend, and lets some steps end during
+/// the outage.
 async fn wait_out_the_outage(place: &Place, workers: &[Worker]) {
     tokio::time::sleep(OUTAGE).await;
     for worker in workers {
@@ -122,8 +124,8 @@ async fn wait_until_reapers_may_reap(place: &Place, workers: i64) {
     place.until_count(&renewed, workers).await;
 }
 
-/// Asserts that the steps that ended during the outage are committed, that the others still run,
-/// and that no step began a second time, was reaped or counted an attempt.
+/// Asserts that the steps that ended during the outage are committed, that the other steps still
+/// run, and that no step began a second time, was reaped or counted an attempt.
 async fn assert_nothing_ran_twice(place: &Place) {
     place
         .until_count(

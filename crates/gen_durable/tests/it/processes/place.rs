@@ -15,7 +15,7 @@ use super::{
     worker::Plan,
 };
 
-/// Longer than any wait in these tests on a busy machine: a wait that reaches it fails the test.
+/// The timeout of each wait of a test. No wait takes that long, even on a busy computer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -60,7 +60,7 @@ impl Place {
     }
 
     /// Returns the default plan of a worker. The lease is short, for quick tests, but longer than a
-    /// live worker pauses on a busy machine.
+    /// live worker pauses on a busy computer.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             url: self.url.clone(),
@@ -122,9 +122,9 @@ impl Place {
     }
 
     /// Waits until this many picks wait for a lock. Then makes the enqueued instances due for the
-    /// last of them: a pick claims only instances that were due when its statement began.
+    /// last of these picks: a pick claims only instances that were due when its statement began.
     pub(crate) async fn until_claims_wait(&self, wanted: i64) {
-        let waiting = "from pg_stat_activity where wait_event_type = 'Lock' and position('%.pick' in query) > 0";
+        let waiting = "from pg_stat_activity where wait_event_type = 'Lock' and position('%._pick' in query) > 0";
         self.until_count(&format!("select count(*) {waiting}"), wanted)
             .await;
         self.sql(&format!(
@@ -185,7 +185,7 @@ impl Place {
         .await;
     }
 
-    /// Opens a gate for the steps that wait for it with this attempt.
+    /// Opens a gate for the steps that wait at the gate in the attempt with this number.
     pub(crate) fn open(&self, gate: &str, attempt: u32) {
         fs::write(self.dir.join(format!("{gate}.{attempt}")), "").unwrap();
     }
@@ -195,8 +195,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
         let (url, schema) = (self.url.clone(), self.schema.clone());
-        // Best effort: a private cluster is deleted as a whole; in a shared one only the schema is
-        // dropped.
+        // Drops the schema and ignores errors: a private cluster may be stopped, and is deleted as
+        // a whole.
         let cleaner = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -215,7 +215,8 @@ impl Drop for Place {
     }
 }
 
-/// Polls until a condition holds. Panics with its description if it does not hold in time.
+/// Polls until a condition holds. Panics with the description of the condition if it does not hold
+/// in time.
 pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is().await {

@@ -6,8 +6,8 @@ use gen_durable_postgres::{Cluster, Options};
 
 use super::worker::signal;
 
-/// Creates a private cluster. Its data need not survive a power failure, so it does not wait for
-/// the disk.
+/// Creates a private cluster. Its data need not survive a power failure, so the server does not
+/// wait for the disk.
 pub(crate) fn own_cluster() -> Cluster {
     // Create one cluster at a time: initdb uses much CPU.
     static MAKING: LazyLock<std::sync::Mutex<()>> = LazyLock::new(Default::default);
@@ -32,8 +32,8 @@ impl Frozen {
             signal("STOP", &[postmaster]),
             "could not send SIGSTOP to the server"
         );
-        // The postmaster is suspended, so it forks no further child. A child may still end
-        // meanwhile.
+        // The postmaster is suspended, so it forks no further child process. A child process may
+        // still end meanwhile.
         let mut frozen = Frozen(children(postmaster));
         signal("STOP", &frozen.0);
         frozen.0.push(postmaster);

@@ -1,7 +1,8 @@
-//! Workers with wrong clocks: one is an hour ahead and ten percent fast, the other an hour behind
-//! and ten percent slow. They are real processes, and the whole process sees the wrong time. Over a
-//! simulated year every timer fires at the first moment at which the clock of the database has
-//! reached its due time and a worker is running: never earlier, never later, never twice.
+//! A test of workers with wrong clocks: one is an hour ahead and ten percent fast, the other an
+//! hour behind and ten percent slow. The workers are real processes, and all code of a process
+//! reads the wrong time. Over a simulated year every timer fires at the first moment at which the
+//! clock of the database has reached its due time and a worker is running: never earlier, never
+//! later, never twice.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, MisfirePolicy, Outcome, Period, Pool, Settings, Signal, StepError, Timestamp, done, sleep, wait_for};
+use gen_durable::{
+    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, MisfirePolicy, Outcome, Period,
+    Pool, Settings, Signal, StepError, Timestamp, done, sleep, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -20,13 +24,13 @@ use super::{
 
 /// The environment variable with the URL and the schema for a worker with a wrong clock.
 const PLAN: &str = "DURABLE_TEST_SKEWED";
-/// The clocks: the offset in seconds, and by how many percent they are fast.
+/// The wrong clocks: the offset in seconds, and by how many percent the clock is fast.
 const CLOCKS: [(i64, i64); 2] = [(3_600, 10), (-3_600, -10)];
 const SLEEPS: usize = 11;
 const EVERY_FIVE_DAYS: &str = "R/P5D";
 const WEEKLY: &str = "R/P7D";
 
-/// A wait with a repeating timer and a deadline after some days.
+/// A machine that waits with a repeating timer and a deadline after some days.
 #[derive(Serialize, Deserialize)]
 struct Wait {
     cycle: String,
@@ -58,7 +62,7 @@ impl Machine for Wait {
             Waiting::Begin => Ok(wait_for::<Over>()
                 .then(Waiting::Over)
                 .repeat(
-                    self.cycle.parse::<Cycle>()?.missed(MisfirePolicy::All),
+                    self.cycle.parse::<Cycle>()?.misfire(MisfirePolicy::All),
                     Tick { of: cx.id.raw() },
                 )
                 .or_after(Period::iso(&format!("P{}D", self.days))?, Waiting::Over)),
@@ -67,7 +71,8 @@ impl Machine for Wait {
     }
 }
 
-/// Sleeps one calendar month after the other in a time zone, and records when it woke.
+/// A machine that sleeps one calendar month after the other in a time zone, and records when it
+/// woke.
 #[derive(Serialize, Deserialize, Default)]
 struct Sleeper {
     woke: Vec<Timestamp>,
@@ -110,7 +115,7 @@ impl Job for Tick {
 /// The main function of a worker with a wrong clock. Without a plan, as in every ordinary test run,
 /// it does nothing.
 #[test]
-fn worker_process() {
+fn entry_point_of_a_worker_process_with_a_wrong_clock() {
     let Ok(plan) = std::env::var(PLAN) else {
         return;
     };
@@ -135,15 +140,17 @@ fn worker_process() {
             timer_retention: None,
             ..Settings::default()
         };
-        let cycle = |text: &str, missed| text.parse::<Cycle>().unwrap().missed(missed);
+        let cycle = |text: &str, missed| text.parse::<Cycle>().unwrap().misfire(missed);
         let engine = Engine::builder(pool, ())
             .register::<Wait>()
             .register::<Sleeper>()
             .register::<Tick>()
-            .schedule("all", cycle(EVERY_FIVE_DAYS, MisfirePolicy::All), |_| Tick {
+            .schedule("all", cycle(EVERY_FIVE_DAYS, MisfirePolicy::All), |_| {
+                Tick { of: 0 }
+            })
+            .schedule("skip", cycle(WEEKLY, MisfirePolicy::Skip), |_| Tick {
                 of: 0,
             })
-            .schedule("skip", cycle(WEEKLY, MisfirePolicy::Skip), |_| Tick { of: 0 })
             .settings(settings)
             .build()
             .unwrap();
@@ -219,7 +226,7 @@ impl Year {
         let plan = serde_json::to_string(&(&self.place.url, &self.place.schema)).unwrap();
         for (skew, drift) in CLOCKS {
             let worker = Worker::spawn(
-                "processes::skewed::worker_process",
+                "processes::skewed::entry_point_of_a_worker_process_with_a_wrong_clock",
                 &[
                     (PLAN, plan.clone()),
                     ("LD_PRELOAD", self.library.display().to_string()),
@@ -251,7 +258,7 @@ impl Year {
         self.stops.insert(self.now().await);
     }
 
-    /// Advances the clock to `then`, and stops at every due time before it.
+    /// Advances the clock to `then`, and stops at every due time before `then`.
     async fn go_to(&mut self, then: Timestamp) {
         loop {
             let next = format!(
@@ -355,8 +362,8 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
         }
         let text = format!("where instance_id = {} and state = 'fired'", known.id.raw());
         let fired = fired(&year, &text).await;
-        // After an outage the deadline may fire first. Occurrences that were due before it and had
-        // not fired by then are cancelled.
+        // After an outage the deadline may fire first. Occurrences that were due before the
+        // deadline and had not fired by then are cancelled.
         let count = fired.len();
         let missing = expected.get(count..).unwrap_or_default();
         let ended_by_the_deadline = known.over.is_none()
@@ -387,7 +394,7 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
             );
         }
     }
-    // Schedules: the anchor is the beginning of the year.
+    // The anchor of the schedules is the beginning of the simulated year.
     let each = |days: u32| {
         (1..)
             .map(move |n| first + n * days * DAY)

@@ -1,5 +1,5 @@
-//! Workers that are suspended past their lease and resumed after other workers have reaped their
-//! claims.
+//! Tests of workers that are suspended past their lease and resumed after other workers have reaped
+//! their claims.
 
 use std::{sync::atomic::AtomicUsize, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_stale_result_while_another_worker_runs_the_step_changes_nothing() {
+async fn a_result_from_a_reaped_worker_changes_nothing_while_another_worker_runs_the_step() {
     let place = Place::new().await;
     place
         .client
@@ -51,7 +51,7 @@ async fn a_stale_result_while_another_worker_runs_the_step_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_stale_result_after_another_worker_settled_the_instance_changes_nothing() {
+async fn a_result_from_a_reaped_worker_changes_nothing_after_another_worker_settled_the_instance() {
     let place = Place::new().await;
     place
         .client
@@ -73,7 +73,7 @@ async fn a_stale_result_after_another_worker_settled_the_instance_changes_nothin
 }
 
 #[tokio::test]
-async fn a_worker_that_claims_its_own_reaped_instance_again_commits_it_once() {
+async fn a_worker_that_claims_an_instance_again_after_it_was_reaped_commits_only_the_second_run() {
     let place = Place::new().await;
     let first = place
         .client
@@ -107,13 +107,13 @@ async fn a_worker_that_claims_its_own_reaped_instance_again_commits_it_once() {
         .sql("update %.workers set lease_expires_at = statement_timestamp() - interval '1 s' where 'gated/1' = any (machines)")
         .await;
     place.until_done("begin", 2).await;
-    // Stop the reaper now: it would reap the owner again.
+    // Stop the second engine now, because it would reap the owner again.
     stop_reaper.send(()).unwrap();
     reaper.await.unwrap().unwrap();
     let held = place.rows().await;
 
-    // The first task ends while the second runs the step. An instance that commits later shows that
-    // the result of the first task has been processed.
+    // The first task of the instance ends while the second task runs the same step. An instance
+    // that commits later shows that the result of the first task has been processed.
     place.open("gate", 0);
     place.until_done("end", 1).await;
     let after = place
@@ -134,7 +134,7 @@ async fn a_worker_that_claims_its_own_reaped_instance_again_commits_it_once() {
     );
     assert_eq!(place.rows().await[0], held[0]);
 
-    // The owner still knows its claim: its engine does not end before the second task has ended.
+    // The owner still knows its claim, so its engine does not end before the second task has ended.
     stop_owner.send(()).unwrap();
     let mut owner = owner;
     let gone = tokio::time::timeout(Duration::from_millis(300), &mut owner).await;

@@ -40,7 +40,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Sets the lease, and a heartbeat of a fifth of it.
+    /// Sets the lease, and the heartbeat to a fifth of the lease.
     pub(crate) fn lease(self, lease_ms: u64) -> Plan {
         Plan {
             lease_ms,
@@ -52,7 +52,7 @@ impl Plan {
     /// Starts a worker process. Does not wait until its engine runs.
     pub(crate) fn start(&self) -> Worker {
         Worker::spawn(
-            "processes::worker::worker_process",
+            "processes::worker::entry_point_of_a_worker_process",
             &[(PLAN, serde_json::to_string(self).unwrap())],
         )
     }
@@ -98,7 +98,7 @@ impl Worker {
         self.said.lock().unwrap().matches(what).count()
     }
 
-    /// Returns the rest of the line after the first occurrence of a text in its log.
+    /// Returns the rest of the line after the first occurrence of a text in the log of the worker.
     pub(crate) fn logged_after(&self, words: &str) -> Option<String> {
         let said = self.said.lock().unwrap();
         said.split_once(words)
@@ -115,7 +115,7 @@ impl Worker {
         .await;
     }
 
-    /// Waits until its engine runs.
+    /// Waits until the engine of the worker runs.
     pub(crate) async fn runs(self) -> Worker {
         self.says("the engine runs", 1).await;
         self
@@ -209,10 +209,10 @@ pub(crate) fn init_worker_process() {
     });
 }
 
-/// The main function of a worker process. Without a plan, as in every ordinary test run, it does
-/// nothing.
+/// The main function of a worker process. Without a plan, as in every ordinary test run, this test
+/// does nothing.
 #[test]
-fn worker_process() {
+fn entry_point_of_a_worker_process() {
     let Ok(plan) = std::env::var(PLAN) else {
         return;
     };

@@ -1,9 +1,12 @@
-//! The loop that fires timers and deadlines loses its connection at each of its statements, and for
-//! the time of an outage.
+//! Tests in which the loop that fires timers and deadlines loses its connection at each of its
+//! statements, and for the time of an outage.
 
 use std::time::Duration;
 
-use gen_durable::{Context, Cycle, Job, Machine, MisfirePolicy, Outcome, Settings, Signal, StepError, done, wait_for};
+use gen_durable::{
+    Context, Cycle, Job, Machine, MisfirePolicy, Outcome, Settings, Signal, StepError, done,
+    wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -12,8 +15,8 @@ use super::{
     walker::quick,
 };
 
-/// Waits for a signal that is never sent: until a deadline, or without one and with a repeating
-/// timer.
+/// A machine that waits for a signal that is never sent, either until a deadline, or without a
+/// deadline and with a repeating timer.
 #[derive(Serialize, Deserialize)]
 struct Waits {
     pings: bool,
@@ -45,7 +48,7 @@ impl Machine for Waits {
             At::Begin if self.pings => {
                 let cycle = Cycle::every(Duration::from_millis(200))
                     .times(3)
-                    .missed(MisfirePolicy::All);
+                    .misfire(MisfirePolicy::All);
                 Ok(wait_for::<Never>()
                     .then(At::Never)
                     .repeat(cycle, Ping)
@@ -135,8 +138,9 @@ async fn cut_at(statement: &str, fault: Fault) {
 }
 
 #[tokio::test]
-async fn timers_and_deadlines_fire_once_wherever_the_clock_loop_is_cut() {
-    let statements = [".upcoming(", ".expire(", ".due_timers(", ".fire("];
+async fn timers_and_deadlines_fire_once_at_whichever_statement_the_timer_loop_loses_its_connection()
+{
+    let statements = ["._upcoming(", "._expire(", "._due_timers(", "._fire("];
     let cuts = statements
         .into_iter()
         .flat_map(|one| [Fault::CutBefore, Fault::CutAfter].map(|fault| cut_at(one, fault)));
@@ -144,7 +148,7 @@ async fn timers_and_deadlines_fire_once_wherever_the_clock_loop_is_cut() {
 }
 
 #[tokio::test]
-async fn timers_and_deadlines_that_fall_due_during_an_outage_fire_after_it() {
+async fn timers_and_deadlines_that_become_due_during_a_database_outage_fire_once_after_it() {
     let stage = Stage::new().await;
     let engine = running(&stage).await;
     enqueue(&stage).await;

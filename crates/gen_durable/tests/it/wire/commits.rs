@@ -1,4 +1,5 @@
-//! A commit with a lost answer is durable or is not, and the engine resolves which.
+//! Tests of commits with a lost answer: the commit may be durable or not, and the engine resolves
+//! which is true.
 
 use std::{
     sync::{
@@ -18,13 +19,14 @@ use super::{
     walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
-const SETTLE: &str = ".settle($1";
+const SETTLE: &str = "._write_step_results($1";
 const RESOLVE: &str = "store::resolve::resolve";
 /// The number of instances that run together, so that the answer to a batch is lost and not only to
 /// one result.
 const TOGETHER: u32 = 5;
 
-/// Loses each commit of a step that ends in each way, with each fault.
+/// Applies each fault to each commit of an instance, for each transition that a step can return,
+/// and asserts that every commit counts once.
 async fn lose_every_commit(settings: Settings) {
     let stage = Stage::new().await;
     let effects = Effects::default();
@@ -65,7 +67,7 @@ async fn lose_every_commit(settings: Settings) {
                         ),
                     }
                 }
-                // The instances form their batches by themselves: the rule fires at the latest with
+                // The committer forms the batches by itself, so the fault applies at the latest to
                 // the last batch.
                 assert_eq!(rule.has_fired(), 1, "{what}");
                 for walker in &enqueued {
@@ -76,7 +78,8 @@ async fn lose_every_commit(settings: Settings) {
         }
     }
     assert_eq!(cuts, 32);
-    // The test reads the last commit before the engine has resolved its outcome.
+    // The test may read the result of the last commit before the engine has resolved its outcome,
+    // so the test waits until the engine has resolved it.
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(RESOLVE) < cuts {
         assert!(
@@ -89,12 +92,12 @@ async fn lose_every_commit(settings: Settings) {
 }
 
 #[tokio::test]
-async fn a_commit_with_a_lost_answer_counts_once_however_the_step_ended() {
+async fn a_commit_with_a_lost_answer_counts_once_whichever_transition_the_step_returned() {
     lose_every_commit(quick()).await;
 }
 
 #[tokio::test]
-async fn a_commit_with_a_lost_answer_counts_once_without_run_ahead() {
+async fn a_commit_with_a_lost_answer_counts_once_if_run_ahead_is_disabled() {
     lose_every_commit(Settings {
         run_ahead_steps: 0,
         ..quick()
@@ -102,11 +105,11 @@ async fn a_commit_with_a_lost_answer_counts_once_without_run_ahead() {
     .await;
 }
 
-/// The client gave up on a statement that the network delayed, and sent it again. Then the first
-/// one arrives after all. A run-ahead commit keeps the claim epoch, so only `step_seq`
-/// distinguishes the two.
+/// The client gives up on a commit that the network delays, and sends the statement again. Then the
+/// delayed statement arrives after all. A run-ahead commit keeps the claim epoch, so only
+/// `step_seq` distinguishes the two statements.
 #[tokio::test]
-async fn a_commit_that_arrives_twice_counts_once() {
+async fn a_commit_statement_that_the_server_receives_twice_is_applied_once() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let settings = Settings {
@@ -119,8 +122,8 @@ async fn a_commit_that_arrives_twice_counts_once() {
     engine.ready().await;
     for first in [First::Next, First::Retry, First::Sleep, First::Done] {
         let late = stage.proxy.on(SETTLE, Fault::DeliverLate);
-        // The next commit is held, so that the late statement finds the row as the first commit
-        // left it.
+        // The proxy holds the next commit, so that the late statement finds the row as the first
+        // commit left it.
         let second = stage.proxy.on_each(SETTLE, Fault::Hold, 1, usize::MAX);
         let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
         late.fired(1).await;
@@ -152,10 +155,10 @@ async fn a_commit_that_arrives_twice_counts_once() {
     engine.stop().await;
 }
 
-/// The same worker claims the instance again while the answer to its last commit is still in
-/// flight.
+/// The same worker claims the instance again while the answer to the last commit of the instance is
+/// still in flight.
 #[tokio::test]
-async fn a_late_answer_does_not_release_the_next_claim() {
+async fn a_late_answer_to_a_commit_does_not_release_the_next_claim_of_the_instance() {
     let stage = Stage::new().await;
     let gate = Gate::default();
     let settings = Settings {
@@ -170,8 +173,8 @@ async fn a_late_answer_does_not_release_the_next_claim() {
     let gated = stage.lab.enqueue(Gated).await.unwrap();
     gate.runs(2).await;
     answer.release();
-    // Waits long enough for the search for lost claims to consider this one, and then for two
-    // searches.
+    // Waits long enough for the search for lost claims to consider the claim of this instance, and
+    // then for two searches.
     let held_long = "select count(*) from S.instances where updated_at < statement_timestamp() - interval '1300 ms'";
     stage.until(held_long, 1).await;
     let searches = stage.proxy.done("store::lease::held");
@@ -196,7 +199,7 @@ async fn a_late_answer_does_not_release_the_next_claim() {
     engine.stop().await;
 }
 
-/// Retries its first attempt at once, and then waits at the gate.
+/// A job that retries its first attempt at once, and then waits at the gate.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Gated;
 

@@ -1,5 +1,5 @@
-//! An enqueue with a lost answer: the caller gets an error that says that the outcome is unknown,
-//! and never that the enqueue failed.
+//! Tests of an enqueue with a lost answer: the caller gets an error that says that the outcome is
+//! unknown, and never that the enqueue failed.
 
 use gen_durable::{Client, SECOND};
 
@@ -12,7 +12,7 @@ use super::{
 const ENQUEUE: &str = "store::enqueue";
 
 #[tokio::test]
-async fn an_enqueue_with_a_lost_answer_is_unknown_and_a_refused_enqueue_is_transient() {
+async fn an_enqueue_returns_unknown_if_its_answer_is_lost_and_transient_if_the_server_refuses_it() {
     let stage = Stage::new().await;
     let pool = stage.pool();
     let client = Client::new(pool.clone());
@@ -34,7 +34,8 @@ async fn an_enqueue_with_a_lost_answer_is_unknown_and_a_refused_enqueue_is_trans
             "{fault:?}: {error}"
         );
         assert!(error.to_string().contains("may have been done"), "{error}");
-        // The server receives half of a cut request and discards it: no row of it may ever appear.
+        // The server receives half of a cut request and discards it: no instance of that request
+        // may ever appear.
         there += i64::from(happened);
         stage.until("select count(*) from S.instances", there).await;
 
@@ -52,8 +53,8 @@ async fn an_enqueue_with_a_lost_answer_is_unknown_and_a_refused_enqueue_is_trans
         } else {
             stage.proxy.on(ENQUEUE, Fault::Refuse(code))
         };
-        // The client may detect the broken connection only when it uses it. Then the outcome is
-        // unknown, and the next call is refused.
+        // The client may detect the broken connection only when it sends a statement. Then the
+        // outcome is unknown, and the next call is refused.
         let mut error = client.enqueue(walker()).await.unwrap_err();
         if rule.has_fired() == 0 {
             assert!(error.is_unknown(), "{code}: {error}");
@@ -65,7 +66,7 @@ async fn an_enqueue_with_a_lost_answer_is_unknown_and_a_refused_enqueue_is_trans
         );
         assert!(error.to_string().contains("nothing was done"), "{error}");
     }
-    // No server listens on that port.
+    // No server listens on port 1, and the proxy refuses connections.
     stage.proxy.go_down().await;
     let unreachable = Client::new(stage.pool_at(1, "gen_durable_runtime"));
     let error = unreachable.enqueue(walker()).await.unwrap_err();

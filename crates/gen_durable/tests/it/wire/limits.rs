@@ -1,5 +1,5 @@
-//! A `statement_timeout` of the server: a batch that takes too long is split into smaller ones, and
-//! not retried unchanged without end.
+//! Tests of a `statement_timeout` of the server: the engine splits a batch that takes too long into
+//! smaller batches, and does not retry it unchanged without end.
 
 use gen_durable::{Context, Job, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
@@ -22,8 +22,8 @@ impl Job for Gated {
     }
 }
 
-/// The batch size. At 20 ms a row, even half of the batch takes longer than the second that the
-/// server allows.
+/// The batch size. At 20 ms a row, even half of the batch takes longer than the `statement_timeout`
+/// of one second.
 const TOGETHER: usize = 120;
 
 /// Makes each update that matches `when` take 20 ms.
@@ -90,11 +90,11 @@ async fn run(slow: &str) {
 }
 
 #[tokio::test]
-async fn a_batch_of_results_that_takes_longer_than_the_server_allows_is_halved() {
+async fn a_batch_of_step_results_that_exceeds_the_statement_timeout_of_the_server_is_halved() {
     run("old.status = 'executing' and new.status = 'done'").await;
 }
 
 #[tokio::test]
-async fn a_pick_that_takes_longer_than_the_server_allows_asks_for_fewer_rows() {
+async fn a_picker_asks_for_fewer_rows_after_a_pick_exceeded_the_statement_timeout_of_the_server() {
     run("new.status = 'executing' and old.status = 'runnable'").await;
 }

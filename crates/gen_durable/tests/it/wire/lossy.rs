@@ -1,6 +1,9 @@
-//! A network that loses one answer in `n`, of any statement: every result is still right.
+//! A test of a network that loses one answer in `n`, of any statement: every instance still has the
+//! right result.
 
-use gen_durable::{Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn};
+use gen_durable::{
+    Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -19,8 +22,8 @@ impl Job for Part {
     }
 }
 
-/// Spawns two children, joins them, and adds their results in the step that runs ahead after the
-/// join.
+/// A machine that spawns two children, joins them, and adds their results in the step that runs
+/// ahead after the join.
 #[derive(Serialize, Deserialize)]
 struct Family {
     n: u32,
@@ -62,7 +65,7 @@ impl Machine for Family {
 
 /// For a full run set `DURABLE_FAMILIES=3000 DURABLE_LOSE_ONE_IN=200`.
 #[tokio::test]
-async fn a_network_that_loses_answers_changes_no_result() {
+async fn instances_have_the_right_results_even_if_the_network_loses_answers_of_the_server() {
     let number =
         |name: &str, usual: u32| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (families, one_in) = (
@@ -122,7 +125,8 @@ async fn a_network_that_loses_answers_changes_no_result() {
         3 * all,
         "no child was spawned twice"
     );
-    // Each commit counts once and follows the one before it: three of a family, one of each child.
+    // Each commit counts once and follows the previous commit: three commits of a parent, and one
+    // of each child.
     assert_eq!(
         stage
             .number("select count(*) from S.changes where old_seq <> new_seq")

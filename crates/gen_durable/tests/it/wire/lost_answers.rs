@@ -1,7 +1,10 @@
 //! The answer to a commit is lost: the next step still reads the same inbox and children as if the
 //! answer had arrived.
 
-use gen_durable::{Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError, HistoryPolicy, NewInstance, done, next, spawn, wait_for};
+use gen_durable::{
+    Context, DAY, HOUR, HistoryPolicy, Id, Job, Lane, Machine, NewInstance, Outcome, SECOND,
+    Settings, Signal, StepError, done, next, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -10,17 +13,19 @@ use super::{
     walker::quick,
 };
 
-/// Parts of the statements' texts, comments included, by which the proxy distinguishes them.
-const SETTLE: &str = "store::step_results::settle     index: instances_pkey, signals_inbox";
-const SETTLE_WITH_HISTORY: &str = "if anything of the batch is told";
-const WRITE_KEYED_RESULTS: &str = "for what has a lane or a partition key     index";
-const SETTLE_KEYED_WITH_HISTORY: &str = "a lane or a partition key, if anything of it is told";
-const CONCLUDE: &str = ".conclude($1::text::jsonb, $2)";
+/// Parts of the statements' texts, comments included, by which the proxy distinguishes the
+/// statements.
+const SETTLE: &str = "store::step_results::write     index: instances_pkey, signals_inbox";
+const SETTLE_WITH_HISTORY: &str = "write_within}, if the batch adds history";
+const WRITE_KEYED_RESULTS: &str = "for instances with a lane or a partition key     index";
+const SETTLE_KEYED_WITH_HISTORY: &str = "a lane or a partition key, if the batch adds history";
+const CONCLUDE: &str = "._write_step_results_with_effects($1::text::jsonb, $2)";
 const COMMIT: &str = "select 1; commit";
 const RESOLVE: &str = "store::resolve::resolve";
 const LOCK: &str = "store::step_results::lock";
 
-/// The commit is durable and its outcome is unknown, by two faults; or it is not durable.
+/// The faults. After the first two the commit is durable, after the third it is not; the engine
+/// does not know which.
 const FAULTS: [Fault; 3] = [Fault::CutAfter, Fault::CutAnswer, Fault::CutBefore];
 
 #[derive(Serialize, Deserialize)]
@@ -96,7 +101,11 @@ impl<const HISTORY: bool> Machine for Parent<HISTORY> {
     } else {
         "parent"
     };
-    const HISTORY: HistoryPolicy = if HISTORY { HistoryPolicy::All } else { HistoryPolicy::Off };
+    const HISTORY: HistoryPolicy = if HISTORY {
+        HistoryPolicy::All
+    } else {
+        HistoryPolicy::Off
+    };
     type App = ();
     type Step = At;
     type Output = Vec<Read>;
@@ -160,7 +169,7 @@ async fn start() -> (Stage, Running, Id<Enqueued>) {
     (stage, engine, reports_to)
 }
 
-/// Enqueues a parent, waits until it waits for its signal, and sends the signal.
+/// Enqueues a parent, waits until the parent waits for its signal, and sends the signal.
 async fn start_and_signal<const HISTORY: bool>(
     stage: &Stage,
     parent: Parent<HISTORY>,
@@ -262,42 +271,42 @@ async fn lose<const HISTORY: bool>(statement: &str, count: usize, keyed: bool, w
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_a_plain_commit_the_next_step_reads_inbox_and_children() {
+async fn after_a_lost_answer_to_a_plain_commit_the_next_step_reads_its_inbox_and_children() {
     lose::<false>(SETTLE, 2, false, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_a_commit_with_history_the_next_step_reads_inbox_and_children() {
+async fn after_a_lost_answer_to_a_commit_with_history_the_next_step_reads_its_inbox_and_children() {
     lose::<true>(SETTLE_WITH_HISTORY, 2, false, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_a_keyed_commit_the_next_step_reads_inbox_and_children() {
+async fn after_a_lost_answer_to_a_partition_key_commit_the_next_step_reads_inbox_and_children() {
     lose::<false>(WRITE_KEYED_RESULTS, 2, true, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_a_keyed_commit_with_history_the_next_step_reads_inbox_and_children()
+async fn after_a_lost_answer_to_a_lane_commit_with_history_the_next_step_reads_inbox_and_children()
 {
     lose::<true>(SETTLE_KEYED_WITH_HISTORY, 2, true, false).await;
 }
 
-/// The statements are those of a spawn, the end of a child, a wait, and a `next` with an outbox
-/// that consumes a signal.
+/// The test loses the answers to the statements of a spawn, the end of a child, a wait, and a
+/// `next` with an outbox that consumes a signal.
 #[tokio::test]
-async fn after_a_lost_answer_of_a_commit_with_effects_the_next_step_reads_inbox_and_children() {
+async fn after_a_lost_answer_to_a_commit_with_effects_the_next_step_reads_its_inbox_and_children() {
     lose::<false>(CONCLUDE, 4, false, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_a_steps_own_commit_the_next_step_reads_inbox_and_children() {
+async fn after_a_lost_answer_to_a_steps_own_commit_the_next_step_reads_its_inbox_and_children() {
     lose::<true>(COMMIT, 5, false, true).await;
 }
 
 /// A caller's transaction locks the row before the engine can resolve the outcome. The committer
 /// sets the result aside, and upkeep resolves it.
 #[tokio::test]
-async fn after_a_lost_answer_for_a_locked_row_the_next_step_reads_inbox_and_children() {
+async fn after_a_lost_answer_and_a_lock_of_the_row_the_next_step_reads_its_inbox_and_children() {
     let (stage, engine, reports_to) = start().await;
     stage.proxy.on(SETTLE, Fault::HoldAnswer);
     let id = start_and_signal(
@@ -325,8 +334,8 @@ async fn after_a_lost_answer_for_a_locked_row_the_next_step_reads_inbox_and_chil
     let resolved_before = stage.proxy.done(RESOLVE);
     stage.proxy.go_down().await;
     stage.proxy.come_back();
-    // The committer tries to resolve the outcome five times and sets the result aside, where it is
-    // tried again.
+    // The committer tries to resolve the outcome five times and then sets the result aside. Upkeep
+    // tries again.
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(RESOLVE) < resolved_before + 5 || stage.proxy.done(LOCK) == 0 {
         assert!(

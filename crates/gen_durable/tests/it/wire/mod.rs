@@ -1,4 +1,5 @@
-//! The connection between the engine and Postgres, cut or silenced at each statement that matters.
+//! Tests that cut or silence the connection between the engine and Postgres at each statement that
+//! matters.
 
 mod clock;
 mod commits;

@@ -1,5 +1,5 @@
-//! A pick with a lost answer: the database says that the rows are claimed by this worker, and the
-//! worker does not know them.
+//! Tests of a pick with a lost answer: in the database this worker has claimed the instances, and
+//! the worker does not know it.
 
 use gen_durable::{SECOND, Settings};
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn rows_of_a_pick_with_a_lost_answer_are_released_without_a_counted_attempt() {
+async fn instances_claimed_by_a_pick_with_a_lost_answer_are_released_without_a_counted_attempt() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let settings = Settings {
@@ -23,8 +23,9 @@ async fn rows_of_a_pick_with_a_lost_answer_are_released_without_a_counted_attemp
         steps: 0,
     });
     let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
-    // The picker and the sweep may claim at the same time and share the rows: both are cut.
-    let rule = stage.proxy.on_each(".pick(", Fault::CutAfter, 0, 2);
+    // The picker and the sweep may claim at the same time and share the instances, so the proxy
+    // cuts the connections of both.
+    let rule = stage.proxy.on_each("._pick(", Fault::CutAfter, 0, 2);
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
         e.register::<Walker>().settings(settings)
     });
@@ -56,7 +57,7 @@ async fn rows_of_a_pick_with_a_lost_answer_are_released_without_a_counted_attemp
 }
 
 #[tokio::test]
-async fn a_pick_that_never_reached_the_server_is_sent_again() {
+async fn the_picker_sends_a_pick_again_that_never_reached_the_server() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -64,7 +65,7 @@ async fn a_pick_that_never_reached_the_server_is_sent_again() {
     });
     engine.ready().await;
     for fault in [Fault::CutBefore, Fault::CutRequest] {
-        let rule = stage.proxy.on(".pick(", fault);
+        let rule = stage.proxy.on("._pick(", fault);
         let walker = stage
             .lab
             .enqueue(Walker {
@@ -87,10 +88,10 @@ async fn a_pick_that_never_reached_the_server_is_sent_again() {
     engine.stop().await;
 }
 
-/// A process that was stopped for a while finds that its own lease has expired. Rows that no other
-/// worker has reaped are still its own.
+/// A process that was stopped for a while finds that its own lease has expired. Claims that no
+/// other worker has reaped still belong to this process.
 #[tokio::test]
-async fn a_worker_with_an_expired_lease_does_not_reap_its_own_rows() {
+async fn a_worker_that_finds_its_own_lease_expired_does_not_reap_its_own_claims() {
     let stage = Stage::new().await;
     let gate = Gate::default();
     let settings = Settings {

@@ -54,8 +54,8 @@ pub(crate) fn close_complete() -> Vec<u8> {
     vec![b'3', 0, 0, 0, 4, b'Z', 0, 0, 0, 5, b'I']
 }
 
-/// Returns an error message of a server. A `fatal` one ends the connection; otherwise ReadyForQuery
-/// follows.
+/// Returns an error message of a server. A `fatal` error ends the connection; otherwise
+/// ReadyForQuery follows.
 pub(crate) fn error(code: &str, fatal: bool) -> Vec<u8> {
     let severity = if fatal { "FATAL" } else { "ERROR" };
     let mut body = Vec::new();
@@ -78,8 +78,8 @@ pub(crate) fn error(code: &str, fatal: bool) -> Vec<u8> {
     bytes
 }
 
-/// The statements and portals of a client: a statement is sent by name, and the proxy knows it by
-/// its text.
+/// The statements and portals of a client: a client sends a statement by its name, and the proxy
+/// finds the text of the statement by that name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     statements: HashMap<String, String>,
@@ -90,11 +90,12 @@ pub(crate) struct Names {
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) bytes: Vec<u8>,
-    /// The text of the statement that it executes, or `None` if it only prepares.
+    /// The text of the statement that the request executes, or `None` if the request only prepares.
     pub(crate) text: Option<String>,
-    /// The number of elements of its first parameter, if that is an array: the size of a batch.
+    /// The number of elements of the first parameter, if that is an array: the size of a batch.
     pub(crate) size: Option<usize>,
-    /// The names under which it prepares statements. An unnamed statement has the empty name.
+    /// The names under which the request prepares statements. An unnamed statement has the empty
+    /// name.
     pub(crate) prepares: Vec<String>,
 }
 

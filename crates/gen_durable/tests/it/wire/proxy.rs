@@ -17,7 +17,7 @@ use tokio::{
 
 use super::protocol::{self, Names, Request};
 
-/// The fault that a statement meets on its way.
+/// The fault that the proxy applies to a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The connection breaks, and the server never receives the statement.
@@ -58,12 +58,13 @@ pub(crate) enum Server {
 /// A fault and the statements that it applies to.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// A part of the statement's text. Empty: the startup packet of a new connection.
+    /// A part of the statement's text. The empty text stands for the startup packet of a new
+    /// connection.
     text: String,
     fault: Fault,
     /// How many matching statements pass before the fault applies.
     skip: Mutex<usize>,
-    /// How many matching statements pass between two that the fault applies to.
+    /// How many matching statements pass between two statements to which the fault applies.
     between: usize,
     left: Mutex<usize>,
     fired: watch::Sender<usize>,
@@ -124,13 +125,13 @@ struct Shared {
     /// parameter.
     batches: Mutex<Vec<(String, usize)>>,
     down: AtomicBool,
-    /// Incremented to break all connections.
+    /// A number that the proxy increments to break all connections.
     cuts: watch::Sender<usize>,
     /// The number of open connections.
     open: watch::Sender<usize>,
 }
 
-/// The proxy, on a thread of its own. It stops when dropped.
+/// The proxy, on a thread of its own. Dropping it stops the proxy.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     shared: Arc<Shared>,
@@ -249,7 +250,8 @@ impl Proxy {
         self.shared.errors.lock().unwrap().clone()
     }
 
-    /// Breaks all connections and refuses new ones. When this returns, no connection is left.
+    /// Breaks all connections and refuses new ones. When this function returns, no connection is
+    /// left.
     pub(crate) async fn go_down(&self) {
         self.shared.down.store(true, Ordering::SeqCst);
         self.shared.cuts.send_modify(|count| *count += 1);
@@ -269,8 +271,8 @@ impl Proxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        // Subscribes and counts this connection before it reads `down`: a `go_down` that sets the
-        // flag afterwards then cuts this connection and waits for its end.
+        // Subscribes to cuts and counts this connection before reading the flag `down`: a `go_down`
+        // that sets the flag afterwards then cuts this connection and waits for its end.
         let mut cuts = shared.cuts.subscribe();
         shared.open.send_modify(|count| *count += 1);
         if shared.down.load(Ordering::SeqCst) {
@@ -389,7 +391,7 @@ async fn requests(
                 rule.wait_for_release().await;
                 pending.lock().unwrap().push_back((text, Some(rule)));
                 server.write_all(&bytes).await.ok()?;
-                // The other task reads the answer and ends this connection.
+                // The task that forwards answers reads the answer and ends this connection.
                 return std::future::pending().await;
             }
             Some(fault @ (Fault::Refuse(_) | Fault::Garble)) => {

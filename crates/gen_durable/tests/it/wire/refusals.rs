@@ -1,5 +1,5 @@
-//! Errors with which a server in trouble refuses statements: none of them counts as a failure of
-//! the step.
+//! Tests of errors with which a server in trouble refuses statements: no such error counts as a
+//! failure of the step.
 
 use gen_durable::{SECOND, Settings};
 
@@ -9,17 +9,18 @@ use super::{
     walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
-/// Disk full, out of memory, too many connections, cancelled, read-only, serialization failure,
-/// deadlock, lock not available, I/O error, internal error; missing rights, relation, schema and
-/// function (between two migrations); a plan that no longer fits, a pooler without prepared
-/// statements, a protocol violation; shutting down, crashed, starting.
+/// The SQLSTATEs of a server in trouble. They mean: disk full, out of memory, too many connections,
+/// cancelled, read-only, serialization failure, deadlock, lock not available, I/O error, internal
+/// error; missing rights, relation, schema and function (between two migrations); a plan that no
+/// longer fits, a pooler without prepared statements, a protocol violation; shutting down, crashed,
+/// starting.
 const CODES: [&str; 20] = [
     "53100", "53200", "53300", "57014", "25006", "40001", "40P01", "55P03", "58030", "XX000",
     "42501", "42P01", "3F000", "42883", "0A000", "26000", "08P01", "57P01", "57P02", "57P03",
 ];
 
 #[tokio::test]
-async fn server_errors_count_no_attempt_and_run_no_step_again() {
+async fn a_statement_that_a_failing_server_refuses_counts_no_attempt_and_runs_no_step_again() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -28,7 +29,11 @@ async fn server_errors_count_no_attempt_and_run_no_step_again() {
     engine.ready().await;
     let mut refused = 0;
     for code in CODES {
-        for (statement, times) in [(".settle($1", 2), (".pick(", 1), ("store::lease::renew", 1)] {
+        for (statement, times) in [
+            ("._write_step_results($1", 2),
+            ("._pick(", 1),
+            ("store::lease::renew", 1),
+        ] {
             let rule = stage
                 .proxy
                 .on_each(statement, Fault::Refuse(code), 0, times);
@@ -64,10 +69,10 @@ async fn server_errors_count_no_attempt_and_run_no_step_again() {
     engine.stop().await;
 }
 
-/// A proxy sends a message that is no answer to the statement. That says nothing about the data of
-/// the step.
+/// A proxy sends a message that is no answer to the statement. Such a message says nothing about
+/// the data of the step.
 #[tokio::test]
-async fn an_unreadable_answer_does_not_fail_the_step() {
+async fn an_answer_to_a_commit_that_the_client_cannot_parse_does_not_fail_the_step() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -77,7 +82,9 @@ async fn an_unreadable_answer_does_not_fail_the_step() {
     for first in First::ALL {
         for skip in 0..first.commits() {
             let what = format!("{first:?}, commit {skip}");
-            let rule = stage.proxy.on_each(".settle($1", Fault::Garble, skip, 1);
+            let rule = stage
+                .proxy
+                .on_each("._write_step_results($1", Fault::Garble, skip, 1);
             let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
             let settled = stage
                 .lab
@@ -106,7 +113,7 @@ async fn an_unreadable_answer_does_not_fail_the_step() {
 
 /// The database is lost and comes back, several times, under load.
 #[tokio::test]
-async fn instances_survive_repeated_database_outages() {
+async fn all_instances_settle_correctly_despite_repeated_database_outages() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let settings = Settings {
@@ -123,9 +130,9 @@ async fn instances_survive_repeated_database_outages() {
             steps: 0,
         });
         let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
-        let begun = stage.proxy.done(".settle($1");
+        let begun = stage.proxy.done("._write_step_results($1");
         let deadline = tokio::time::Instant::now() + LONG;
-        while stage.proxy.done(".settle($1") == begun {
+        while stage.proxy.done("._write_step_results($1") == begun {
             assert!(
                 tokio::time::Instant::now() < deadline,
                 "nothing is committed"
@@ -157,7 +164,7 @@ async fn instances_survive_repeated_database_outages() {
 /// Behind a pooler the name of a prepared statement may belong to another client, with parameters
 /// of other types.
 #[tokio::test]
-async fn a_named_statement_with_unfitting_parameters_is_sent_again_without_a_name() {
+async fn a_statement_is_sent_again_without_a_name_if_its_name_belongs_to_other_parameter_types() {
     for code in ["22P03", "42P18"] {
         let stage = Stage::new().await;
         let effects = Effects::default();
@@ -165,7 +172,9 @@ async fn a_named_statement_with_unfitting_parameters_is_sent_again_without_a_nam
             e.register::<Walker>().settings(quick())
         });
         engine.ready().await;
-        let rule = stage.proxy.on(".settle($1", Fault::Refuse(code));
+        let rule = stage
+            .proxy
+            .on("._write_step_results($1", Fault::Refuse(code));
         let walker = stage
             .lab
             .enqueue(Walker {

@@ -1,5 +1,5 @@
-//! A shutdown while the database does not answer: it ends at most a few seconds after its drain
-//! timeout.
+//! Tests of a shutdown while the database does not answer: the shutdown ends at most a few seconds
+//! after its drain timeout.
 
 use gen_durable::{Context, HOUR, Job, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::eventually;
 
-/// A step that does not end by itself.
+/// A job with a step that does not end by itself.
 #[derive(Serialize, Deserialize)]
 struct Endless;
 impl Job for Endless {
@@ -24,8 +24,8 @@ impl Job for Endless {
     }
 }
 
-/// Settings with which the client never gives up on a statement: a shutdown that waited for one
-/// would not end.
+/// Returns settings with which the client never gives up on a statement: a shutdown that waited for
+/// a statement would not end.
 fn no_statement_timeout() -> Settings {
     Settings {
         statement_timeout: HOUR,
@@ -35,7 +35,7 @@ fn no_statement_timeout() -> Settings {
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_while_a_pick_is_unanswered() {
+async fn an_engine_shuts_down_even_if_the_server_never_answers_a_pick() {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), Effects::default(), |e| {
         e.register::<Walker>().settings(no_statement_timeout())
@@ -43,7 +43,7 @@ async fn a_shutdown_ends_while_a_pick_is_unanswered() {
     engine.ready().await;
     let rule = stage
         .proxy
-        .on_each(".pick(", Fault::SwallowRequest, 0, usize::MAX);
+        .on_each("._pick(", Fault::SwallowRequest, 0, usize::MAX);
     stage
         .lab
         .enqueue(Walker {
@@ -57,15 +57,18 @@ async fn a_shutdown_ends_while_a_pick_is_unanswered() {
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
+async fn an_engine_shuts_down_even_if_the_server_answers_none_of_its_statements() {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), Effects::default(), |e| {
         e.register::<Walker>().settings(no_statement_timeout())
     });
     engine.ready().await;
-    let committing = stage
-        .proxy
-        .on_each(".settle($1", Fault::SwallowRequest, 0, usize::MAX);
+    let committing = stage.proxy.on_each(
+        "._write_step_results($1",
+        Fault::SwallowRequest,
+        0,
+        usize::MAX,
+    );
     stage
         .lab
         .enqueue(Walker {
@@ -76,7 +79,7 @@ async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
         .unwrap();
     committing.fired(1).await;
     for text in [
-        ".pick(",
+        "._pick(",
         "store::lease::",
         "store::pick::",
         "store::resolve::",
@@ -96,7 +99,7 @@ async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_while_a_claim_cannot_be_released() {
+async fn an_engine_shuts_down_even_if_the_server_never_answers_the_release_of_a_claim() {
     let (stage, effects) = (Stage::new().await, Effects::default());
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
         e.register::<Endless>().settings(no_statement_timeout())
@@ -108,7 +111,7 @@ async fn a_shutdown_ends_while_a_claim_cannot_be_released() {
     })
     .await;
     let releasing = stage.proxy.on_each(
-        "store::pick::give_back",
+        "store::pick::release_claims",
         Fault::SwallowRequest,
         0,
         usize::MAX,

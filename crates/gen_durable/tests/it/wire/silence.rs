@@ -1,5 +1,5 @@
-//! A network that stops delivering, at each statement: no error, no broken connection, and no
-//! answer.
+//! Tests of a network that stops delivering at one statement: the engine gets no error, no broken
+//! connection, and no answer.
 
 use gen_durable::{HOUR, SECOND, Settings};
 
@@ -13,8 +13,8 @@ use super::{
 /// the startup packet of a connection.
 const STATEMENTS: [&str; 9] = [
     "",
-    ".settle($1",
-    ".pick(",
+    "._write_step_results($1",
+    "._pick(",
     "store::pick::priorities",
     "store::lease::renew",
     "store::lease::expired",
@@ -34,8 +34,8 @@ async fn silence_at(statement: &str, fault: Fault) {
         heartbeat: SECOND / 2,
         ..quick()
     };
-    // On a busy machine a statement at the start may exceed the timeout. Then the engine returns an
-    // error, and the host starts it again.
+    // On a busy computer a statement at the start may exceed the timeout. Then the engine returns
+    // an error, and the host starts the engine again.
     let engine = loop {
         let settings = settings.clone();
         let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -49,7 +49,7 @@ async fn silence_at(statement: &str, fault: Fault) {
             ),
         }
     };
-    // An instance that is not due makes the sweeps frequent.
+    // Enqueues an instance that is not due, because it makes the sweeps more frequent.
     stage
         .lab
         .enqueue(Walker {
@@ -62,7 +62,7 @@ async fn silence_at(statement: &str, fault: Fault) {
     let rule = stage.proxy.on(statement, fault);
     if statement.is_empty() {
         // A new startup packet is sent only after a connection was lost.
-        stage.proxy.on(".settle($1", Fault::CutBefore);
+        stage.proxy.on("._write_step_results($1", Fault::CutBefore);
     }
     let walker = stage
         .lab
@@ -72,8 +72,8 @@ async fn silence_at(statement: &str, fault: Fault) {
         })
         .await
         .unwrap();
-    // The caller's own statement may be the one without an answer: the call returns an error, and
-    // the caller repeats it.
+    // The caller's own statement may be the statement without an answer. Then the call returns an
+    // error, and the caller repeats the call.
     let settled = loop {
         match engine.client.settled(walker.id, LONG).await {
             Ok(settled) => break settled,
@@ -85,11 +85,12 @@ async fn silence_at(statement: &str, fault: Fault) {
     };
     assert_eq!(settled.expect(&what).result, Ok(2), "{what}");
     assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, &what).await;
-    // The loop that sent the statement continues: the same statement is answered again.
+    // The loop that sent the statement continues: it sends the same statement again, and the server
+    // answers.
     rule.fired(1).await;
     let seen = stage.proxy.done(statement);
-    let repeats =
-        !statement.is_empty() && ![".settle($1", "store::inspect::end_of"].contains(&statement);
+    let repeats = !statement.is_empty()
+        && !["._write_step_results($1", "store::inspect::end_of"].contains(&statement);
     let deadline = tokio::time::Instant::now() + LONG;
     while repeats && stage.proxy.done(statement) <= seen {
         assert!(
@@ -102,7 +103,7 @@ async fn silence_at(statement: &str, fault: Fault) {
 }
 
 #[tokio::test]
-async fn every_loop_recovers_when_the_server_never_receives_a_statement() {
+async fn every_loop_of_an_engine_recovers_if_the_server_never_receives_one_of_its_statements() {
     futures_util::future::join_all(
         STATEMENTS.map(|statement| silence_at(statement, Fault::SwallowRequest)),
     )
@@ -110,7 +111,7 @@ async fn every_loop_recovers_when_the_server_never_receives_a_statement() {
 }
 
 #[tokio::test]
-async fn every_loop_recovers_when_the_answer_to_a_statement_never_arrives() {
+async fn every_loop_of_an_engine_recovers_if_the_answer_to_one_of_its_statements_never_arrives() {
     futures_util::future::join_all(
         STATEMENTS
             .into_iter()
@@ -120,10 +121,10 @@ async fn every_loop_recovers_when_the_answer_to_a_statement_never_arrives() {
     .await;
 }
 
-/// A slow statement costs its connection. That says nothing about other workers: expired workers
-/// are reaped all the same.
+/// An engine closes the connection of a statement that takes too long. Such a statement says
+/// nothing about the leases of other workers, so the engine still reaps expired workers.
 #[tokio::test]
-async fn slow_statements_do_not_prevent_an_engine_from_reaping() {
+async fn an_engine_with_slow_statements_still_reaps_expired_workers() {
     let stage = Stage::new().await;
     let settings = Settings {
         statement_timeout: SECOND / 2,
@@ -144,7 +145,7 @@ async fn slow_statements_do_not_prevent_an_engine_from_reaping() {
         .await
         .unwrap();
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
-    // From now on every sweep loses its answer, every few seconds.
+    // From now on the proxy swallows the answer to every sweep, every few seconds.
     let rule = stage.proxy.on_each(
         "store::pick::priorities",
         Fault::SwallowAnswer,
@@ -186,7 +187,7 @@ async fn slow_statements_do_not_prevent_an_engine_from_reaping() {
 
 /// A readiness probe reports the loss long before the lease expires.
 #[tokio::test]
-async fn an_engine_stops_being_ready_soon_after_its_database_is_lost() {
+async fn an_engine_reports_not_ready_soon_after_it_lost_the_database() {
     let stage = Stage::new().await;
     let settings = Settings {
         lease: HOUR,

@@ -8,7 +8,7 @@ use tokio_postgres::{Config, NoTls, config::Host};
 
 use super::proxy::{Proxy, Server};
 
-/// Longer than any wait of these tests takes, even on a busy machine.
+/// A timeout that is longer than any wait of these tests takes, even on a busy computer.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 
 const AUDIT: &str = "
@@ -193,7 +193,7 @@ impl Running {
             .unwrap();
     }
 
-    /// Waits until the engine is ready. Returns the error if it could not start.
+    /// Waits until the engine is ready. Returns the error if the engine could not start.
     pub(crate) async fn ready_or_ended(self) -> Result<Running, Error> {
         let deadline = tokio::time::Instant::now() + LONG;
         while !self.health.is_ready() {

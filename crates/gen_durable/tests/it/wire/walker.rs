@@ -6,7 +6,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next, retry_after, sleep, fail};
+use gen_durable::{
+    Context, Machine, Outcome, SECOND, Settings, done, fail, next, retry_after, sleep,
+};
 use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;
@@ -92,7 +94,7 @@ impl Machine for Walker {
 }
 
 /// Asserts that every commit counts once and in order, that every step ran once, because its worker
-/// lived all the time, and that no attempt was counted except a requested retry.
+/// did not crash, and that no attempt was counted except a requested retry.
 pub(crate) async fn assert_walked_once(
     stage: &Stage,
     effects: &Effects,
@@ -125,8 +127,8 @@ pub(crate) async fn assert_walked_once(
     );
 }
 
-/// Settings with a long lease, so that no test waits for one, and with short intervals for all
-/// other loops.
+/// Returns settings with a long lease, so that no test waits for the end of a lease, and with short
+/// intervals for all other loops.
 pub(crate) fn quick() -> Settings {
     Settings {
         lease: 60 * SECOND,

@@ -1,5 +1,5 @@
-//! A step's own transaction: its writes and its step result are one commit, also when the answer to
-//! the commit is lost.
+//! Tests of a step's own transaction: the writes of the step and its result are one commit, also
+//! when the answer to the commit is lost.
 
 use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next};
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ async fn lose(statement: &str, faults: &[Fault], outages: usize, settings: Setti
     lose_on(&stage, Driver::Engine, statement, faults, outages, settings).await;
 }
 
-/// Does the same with a pool of the host, of another driver, through the same proxy.
+/// Does the same as `lose`, with a `sqlx` pool of the host that connects through the same proxy.
 async fn lose_of_sqlx(statement: &str, faults: &[Fault], settings: Settings) {
     let stage = Stage::new().await;
     let pool = sqlx::PgPool::connect_lazy_with(stage.sqlx_options());
@@ -112,7 +112,7 @@ async fn lose_on(
                 .await;
             assert_eq!(count, 2, "{what}: both steps wrote exactly once");
             // A step that gets the connection error itself is set to run again, which is a commit
-            // too. A broken pooled connection is replaced without an error.
+            // too. The pool replaces a broken connection without an error.
             let commits = stage.commits(id.raw()).await;
             assert!(
                 (2..=2 + outages).contains(&commits.len()),
@@ -151,18 +151,18 @@ const CUTS: [Fault; 4] = [
 ];
 
 #[tokio::test]
-async fn a_steps_own_commit_with_a_cut_connection_counts_once() {
+async fn a_steps_own_transaction_with_a_connection_cut_at_commit_is_applied_once() {
     lose("commit", &CUTS, 0, quick()).await;
 }
 
 #[tokio::test]
-async fn a_steps_own_transaction_that_was_cut_before_its_commit_runs_again() {
-    lose(".conclude(", &CUTS, 0, quick()).await;
+async fn a_step_runs_again_if_the_connection_of_its_own_transaction_is_cut_before_the_commit() {
+    lose("._write_step_results_with_effects(", &CUTS, 0, quick()).await;
 }
 
 #[tokio::test]
-async fn a_steps_own_commit_without_an_answer_counts_once() {
-    // On a busy machine another statement may exceed the timeout, and then counts as an outage as
+async fn a_steps_own_transaction_with_an_unanswered_commit_is_applied_once() {
+    // On a busy computer another statement may exceed the timeout, and then counts as an outage as
     // well.
     let settings = Settings {
         statement_timeout: SECOND,
@@ -180,7 +180,7 @@ async fn a_steps_own_commit_without_an_answer_counts_once() {
 /// The outage occurs in the step's own code: a statement returns an error, which the step
 /// propagates with `?`.
 #[tokio::test]
-async fn an_outage_in_a_steps_own_transaction_counts_no_attempt() {
+async fn a_database_outage_during_a_steps_own_transaction_counts_no_attempt() {
     lose(
         "insert into",
         &[Fault::CutBefore, Fault::Refuse("53100")],
@@ -198,20 +198,21 @@ async fn an_outage_in_a_steps_own_transaction_counts_no_attempt() {
 }
 
 #[tokio::test]
-async fn a_commit_through_the_hosts_pool_with_a_cut_connection_counts_once() {
+async fn a_steps_own_transaction_of_the_hosts_pool_with_a_connection_cut_at_commit_is_applied_once()
+{
     lose_of_sqlx("COMMIT", &CUTS, quick()).await;
 }
 
 #[tokio::test]
-async fn a_transaction_of_the_hosts_pool_that_was_cut_before_its_commit_runs_again() {
-    lose_of_sqlx(".conclude(", &CUTS, quick()).await;
+async fn a_step_runs_again_if_its_transaction_of_the_hosts_pool_is_cut_before_the_commit() {
+    lose_of_sqlx("._write_step_results_with_effects(", &CUTS, quick()).await;
 }
 
 /// The host's driver does not close the connection to a server that stops answering. The server
 /// ends the transaction by `idle_in_transaction_session_timeout`, and then the engine can resolve
 /// the outcome of the commit.
 #[tokio::test]
-async fn a_commit_through_the_hosts_pool_without_an_answer_counts_once() {
+async fn a_steps_own_transaction_of_the_hosts_pool_with_an_unanswered_commit_is_applied_once() {
     let settings = Settings {
         statement_timeout: 3 * SECOND,
         ..quick()

@@ -1,4 +1,4 @@
--- called by: store::pulse::troubles     index: instances_aside
+-- called by: store::pulse::failure_groups     index: instances_aside
 -- locks: nothing
 -- Groups the errors of failed and stuck instances by machine, step and text, from the newest $1 of
 -- each status.
