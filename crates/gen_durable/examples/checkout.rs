@@ -1,5 +1,5 @@
 //! A machine: it reserves goods, charges the customer (the bank is down at first), sleeps a moment
-//! and ships; if the payment is refused, it releases the goods.
+//! and ships; if the bank refuses the payment, the machine releases the goods.
 //!
 //! `cargo run -p gen_durable --example checkout`, on `DATABASE_URL` or on a private Postgres.
 
@@ -14,14 +14,14 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The state of an instance, kept for its whole life.
+/// The state of a checkout. The row stores it for the whole life of the instance.
 #[derive(Serialize, Deserialize)]
 struct Checkout {
     order: u64,
     cents: u64,
 }
 
-/// The steps, each with the data that only this step needs.
+/// The steps of a checkout. A variant contains the data that only its step needs.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 enum Step {
@@ -75,7 +75,7 @@ impl Machine for Checkout {
         }
     }
 
-    /// Retries soon after an outage; releases the goods if the payment is refused.
+    /// Retries soon after an outage; releases the goods if the bank refuses the payment.
     async fn handle(
         &mut self,
         at: Step,
@@ -145,7 +145,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("instance {} is done: {}", settled.id, settled.result?);
     }
 
-    drop(stop); // a real program stops at Ctrl-C or SIGTERM
+    drop(stop); // stops the engine; a real program does so at Ctrl-C or SIGTERM
     running.await??;
     Ok(())
 }

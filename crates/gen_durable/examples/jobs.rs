@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gen_durable::{Context, Engine, Job, OrFatal, Policy, Pool, Queue, SECOND, StepError};
 use serde::{Deserialize, Serialize};
 
-/// A queue for mail, with its own workers.
+/// A queue for mail, with its own limit of steps that run at once.
 const MAIL: Queue = Queue::new("mail");
 
 /// A report to mail. Its number is text, because it comes from outside.
@@ -24,13 +24,13 @@ impl Job for MailReport {
     type Output = String;
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<String, StepError> {
-        let number: u32 = self.number.parse().or_fatal()?; // fatal: no further attempt
+        let number: u32 = self.number.parse().or_fatal()?; // fatal: the engine does not retry
         if number == 1 && cx.attempt < 2 {
             println!(
                 "report {number}: the relay is down at run {}",
                 cx.attempt + 1
             );
-            Err("the relay is down")?; // any other error: tried again
+            Err("the relay is down")?; // any other error: the engine retries
         }
         Ok(format!("report {number} mailed at run {}", cx.attempt + 1))
     }

@@ -1,5 +1,5 @@
-//! Deployments: many servers at once, but one deployment after the other on each server. A failed
-//! deployment blocks its server until an operator decides.
+//! Deployments: many servers at once, but only one deployment at a time on each server. A failed
+//! deployment blocks the lane of its server until an operator retries, skips or cancels it.
 //!
 //! `cargo run -p gen_durable --example lanes`, on `DATABASE_URL` or on a private Postgres.
 
@@ -69,7 +69,7 @@ impl Job for Deploy {
         tokio::time::sleep(Duration::from_millis(5)).await;
         count(-1)?;
         match (self.server, self.release) {
-            // Tried again, at the same lane position.
+            // The engine retries this deployment, which keeps its lane position.
             (1, FLAKY) if cx.attempt == 0 => Err("server 1 does not respond".into()),
             (3, BROKEN) => Err(fatal("the disk of server 3 is full")),
             _ => Ok(self.release),
@@ -155,7 +155,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("server {server}: {order:?}");
         let mut expected: Vec<u32> = (1..=RELEASES).collect();
         if server == 1 {
-            expected.insert(FLAKY as usize, FLAKY); // it ran twice, and the others waited behind it
+            expected.insert(FLAKY as usize, FLAKY); // release FLAKY ran twice; later ones waited
         }
         if order != expected {
             return Err(

@@ -1,5 +1,6 @@
-//! Timers and schedules: a report by a schedule, which is paused, run once by hand and changed; and
-//! an order that reminds its customer until it is paid, or fails at a date.
+//! Timers and schedules: a schedule that starts a report, and that the example pauses, runs once by
+//! hand and changes; and an order that reminds its customer until the customer pays, or fails at a
+//! date.
 //!
 //! `cargo run -p gen_durable --example nightly`, on `DATABASE_URL` or on a private Postgres.
 
@@ -96,7 +97,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .register::<Report>()
         .register::<Order>()
         .register::<Remind>()
-        // In production: Cycle::cron("30 2 * * *", "Europe/Madrid")?
+        // A real program uses Cycle::cron("30 2 * * *", "Europe/Madrid")?
         .schedule(
             "nightly",
             Cycle::iso("R/PT0.4S")?.misfire(MisfirePolicy::Latest),

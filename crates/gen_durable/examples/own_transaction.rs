@@ -1,5 +1,5 @@
-//! Exactly once: an order and its transfer are enqueued in one transaction of the caller, and the
-//! writes of a transfer and its step result are one transaction of the step.
+//! Exactly once: a caller inserts an order and enqueues its transfer in one transaction, and a step
+//! commits its own writes and its step result in one transaction.
 //!
 //! `cargo run -p gen_durable --example own_transaction`, on `DATABASE_URL` or on a private
 //! Postgres.
@@ -38,13 +38,14 @@ impl Machine for Transfer {
         tx.execute(debit, &[&self.cents]).await?;
         let balance: i64 = tx.query_one(credit, &[&self.cents]).await?.get(0);
         if cx.attempt == 0 && self.order % 10 == 0 {
-            // Both updates were sent; the failure rolls both of them back.
+            // The step has sent both updates; its error rolls both of them back.
             Err("a failure before the commit")?;
         }
         Ok(done(balance).within(tx)) // the engine writes the step result in `tx`, and commits
     }
 
-    /// Retries soon: waiting has no benefit here.
+    /// Sets a short pause before a retry, because the failure of this example does not need time to
+    /// pass.
     fn policy(&self, _: &Step) -> gen_durable::Policy {
         gen_durable::Policy {
             backoff_first: SECOND / 10,

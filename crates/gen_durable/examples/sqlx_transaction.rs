@@ -74,9 +74,9 @@ impl Machine for Checkout {
                     .execute(&mut *tx)
                     .await?;
                 if cx.attempt == 0 && self.order % 5 == 0 {
-                    Err("a failure before the commit")?; // the shipment is rolled back
+                    Err("a failure before the commit")?; // this error rolls the shipment back
                 }
-                Ok(done(cents).within(tx)) // the shipment and the end of this checkout: one commit
+                Ok(done(cents).within(tx)) // commits the shipment and the step result
             }
         }
     }
@@ -101,7 +101,8 @@ async fn order(
     Ok(checkout.id)
 }
 
-/// Records the payment, signals the checkout and records the event: all or nothing.
+/// Inserts the payment, signals the checkout and records the event in one transaction: all three
+/// are committed, or none.
 async fn pay(
     client: &Client,
     pool: &PgPool,
@@ -175,8 +176,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if (shipped, distinct, cents) != (ORDERS, ORDERS, 100 * ORDERS * (ORDERS + 1) / 2) {
         return Err("a shipment was written twice, or not at all".into());
     }
-    // Events that were recorded in transactions receive a position after the commit: from an
-    // engine, or by this call.
+    // Events that a caller recorded in its transaction receive their log position after the commit,
+    // from an engine or from this call.
     client.events().assign_positions(LOG).await?;
     let received = client.events().of::<Received>(LOG, before, 1_000).await?;
     let cents: i64 = received.iter().map(|received| received.event.cents).sum();

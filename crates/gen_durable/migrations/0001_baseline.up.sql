@@ -54,11 +54,11 @@ create type gen_durable.claimed as (
     children    text,
     parent_id   bigint,
     predecessor_id    bigint,      -- the instance that ran before in the lane or partition
-    -- `_write_keyed_step_results`, in the row without an id: the instances with a written result.
+    -- In the row without an id of `_write_keyed_step_results`: the instances with a written result.
     marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim
-    -- The instance runs without a claim of its own, in a lane that its worker runs.
+    -- True: the instance runs without a claim of its own, in a lane that its worker runs.
     unclaimed   boolean
 );
 
@@ -126,13 +126,14 @@ create sequence gen_durable.fencing_tokens cache 1;
 -- new row, and to reach a column Postgres walks over all columns before it.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
-    -- The fence. It grows by 1 with every claim by a pick, with every claim as a successor under a
-    -- partition key, and whenever the instance leaves the status `executing` or `queued`.
+    -- The fence of the instance. It grows by 1 with every claim by a pick, with every claim as a
+    -- successor under a partition key, and whenever the instance leaves the status `executing` or
+    -- `queued`.
     claim_epoch      bigint not null default 0,
     -- Grows by 1 with every commit of the worker that has the claim.
     step_seq         bigint not null default 0,
     -- The step_seq at which the instance entered its current step; retries of the step do not
-    -- change it.
+    -- change this column.
     step_entry_seq            bigint not null default 0,
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
@@ -155,7 +156,7 @@ create table gen_durable.instances (
     partition_waiting        boolean not null default false,
     -- The instance has a lane position: it waits in its lane, or is the head of the lane.
     in_lane          boolean not null default false,
-    -- If the instance settles as failed, it keeps its lane position and blocks its lane.
+    -- True: if the instance settles as failed, it keeps its lane position and blocks its lane.
     lane_blocks      boolean not null default false,
     join_any         boolean not null default false, -- the first child that settles ends the join
     -- The wait of the instance has repeating timers. Without them, the end of a wait costs only the
@@ -164,8 +165,8 @@ create table gen_durable.instances (
     queue            text not null default 'default',
     tenant           text not null default '',
     machine              text not null,
-    -- The worker that has claimed the instance. People and the reaper read this column; it is never
-    -- used as a fence. For its value in a cancelled instance see `_cancel_live`.
+    -- The worker that has claimed the instance. People and the reaper read this column; no
+    -- statement uses it as a fence. For its value in a cancelled instance see `_cancel_live`.
     locked_by        uuid,
     settled_at      timestamptz,
     -- The hash of tenant and lane key: a short key of the lane for indexes.
@@ -181,7 +182,8 @@ create table gen_durable.instances (
     deadline_at      timestamptz,                    -- when a wait or a join gives up
     held_key text generated always as (
         case when key is not null and status = any (key_scope) then key end) stored,
-    -- Written at the claim, for people to read. The lease in `workers` decides, and not this value.
+    -- The end of the worker's lease at the time of the claim, for people to read. Whether the
+    -- worker is alive depends on its row in `workers`, and not on this value.
     lease_expires_at timestamptz,
     step             text not null,
     state            jsonb not null,
@@ -196,7 +198,8 @@ create table gen_durable.instances (
     -- address the instance by the key.
     key   text,
     key_scope gen_durable.durable_status[],
-    -- The claim_epoch under which the current step began. Written only if crash_count > 0.
+    -- The claim_epoch under which the current step began. A worker writes this column only if
+    -- crash_count > 0.
     begun_epoch      bigint,
     constraint instances_executing_has_worker check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
@@ -208,7 +211,8 @@ create table gen_durable.instances (
     constraint instances_partition_waiting_is_runnable check (
         not partition_waiting or (status = 'runnable' and partition_key is not null))
 ) with (
-    -- Free space for the next version of a row on its page: a run-ahead commit writes no index.
+    -- Each page keeps free space for the next versions of its rows. An update that stays on its
+    -- page, as that of a run-ahead commit, writes no index.
     fillfactor = 80,
     -- Autovacuum starts after a small share of the rows has changed. With the default of a fifth,
     -- it would start too late in a table of many settled rows, most of which never change.
@@ -218,7 +222,8 @@ create table gen_durable.instances (
     autovacuum_vacuum_cost_delay = 1
 );
 
--- Pickers read a range (queue, priority) by due time. Suspects are in the next index.
+-- Pickers read a range (queue, priority) of runnable instances by due time. Suspects are in the
+-- index `instances_suspects`.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
     where status = 'runnable' and crash_count < 2 and not partition_waiting;
 -- Suspects: instances with a crash_count of two or more. A worker runs one suspect at a time.
@@ -228,8 +233,8 @@ create index instances_suspects on gen_durable.instances (queue, eligible_at, id
 -- reports that their step has ended.
 create index instances_held on gen_durable.instances (locked_by)
     where status = 'executing' or locked_by is not null;
--- The collector reads a range (queue, status) in the order of settling, since retention differs by
--- queue and by status.
+-- Upkeep reads a range (queue, status) of settled instances in the order of settling and deletes
+-- them, since retention differs by queue and by status.
 create index instances_settled on gen_durable.instances (queue, status, settled_at)
     where settled_at is not null;
 
@@ -246,7 +251,8 @@ create index instances_blocked on gen_durable.instances (tenant, lane_key)
 -- cancelled instance stays the holder while its step still runs.
 create unique index instances_partition_holder on gen_durable.instances (tenant, partition_key)
     where partition_key is not null and not partition_waiting and (status in ('runnable', 'executing') or locked_by is not null);
--- The instances that wait for a partition, in the order in which they are picked.
+-- The instances that wait for a partition, by priority and due time: the next holder is among the
+-- first.
 create index instances_partition_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
     where partition_waiting;
 -- Instances that have drawn an arrival number: `_place` has to read their lane or partition key.
@@ -257,7 +263,7 @@ create index instances_arrival_no on gen_durable.instances (arrival_no)
 -- index.
 create unique index instances_key on gen_durable.instances (tenant, held_key)
     where held_key is not null;
--- The children of a parent, by spawn.
+-- The children of a parent instance, by spawn.
 create index instances_children on gen_durable.instances (parent_id, parent_generation, id)
     where parent_id is not null;
 -- The deadlines of waits and joins.
@@ -272,7 +278,7 @@ create index instances_aside on gen_durable.instances (status, id)
 -- schema/tables/signals.sql
 -- The inboxes of instances. A signal stays until a step that has received it commits progress. A
 -- signal with a dedup key then stays without its payload, so that the same signal is not delivered
--- twice; the collector deletes the row after its retention.
+-- twice; upkeep deletes the row after its retention.
 create table gen_durable.signals (
     id          bigint generated always as identity primary key,
     -- There is no foreign key, since its check would lock the target for each signal, and its
@@ -293,8 +299,8 @@ create table gen_durable.signals (
 
 create index signals_inbox on gen_durable.signals (target_id, id) where consumed_at is null;
 create unique index signals_dedup on gen_durable.signals (target_id, dedup_key) where dedup_key is not null;
--- The collector reads consumed signals, which are kept for their dedup keys, by the time of
--- consumption.
+-- Upkeep reads consumed signals, which are kept for their dedup keys, by the time of consumption,
+-- and deletes them.
 create index signals_consumed on gen_durable.signals (consumed_at) where consumed_at is not null;
 
 -- schema/tables/history.sql
@@ -321,8 +327,9 @@ create table gen_durable.history (
     worker       text, -- host/pid of the worker that ran the step or crashed in the step
     primary key (instance_id, step_seq, claim_epoch)
 ) with (
-    -- When a wait ends, `_record_wakes` updates the row of the wait. The free space lets the new
-    -- version of the row stay on the same page, so that no index is written.
+    -- When a wait ends, `_record_wakes` updates the history row of the wait. The free space on the
+    -- page lets the new version of the row stay on the same page, so that the update writes no
+    -- index.
     fillfactor = 90,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0.1
@@ -357,8 +364,8 @@ create table gen_durable.queues (
     paused_at    timestamptz,
     paused_by    text,
     -- How many seconds settled instances of this queue are kept. An engine that declares a
-    -- retention writes it, and the collectors of all engines use it. Null: the settings of the
-    -- collecting engine apply. Infinity: instances are never deleted.
+    -- retention writes it, and the upkeep of all engines uses it. Null: the settings of the engine
+    -- that deletes the instances apply. Infinity: upkeep never deletes the instances.
     retention        float8,                         -- of done instances
     failed_retention float8                          -- of failed and cancelled instances
 );
@@ -371,9 +378,9 @@ create table gen_durable.queues (
 create table gen_durable.collect_cursors (
     queue         text not null,
     status        gen_durable.durable_status not null,
-    -- The collector has examined all instances of the range that settled before this time.
+    -- Upkeep has examined all instances of the range (queue, status) that settled before this time.
     at            timestamptz not null default '-infinity',
-    -- How many instances that settled exactly at `at` the collector has examined and kept.
+    -- How many instances that settled exactly at `at` upkeep has examined and kept.
     kept_at       bigint not null default 0,
     examined      bigint not null default 0,         -- instances examined in this pass
     pass_began_at timestamptz not null default gen_durable.clock(),
@@ -436,11 +443,13 @@ create table gen_durable.placement_watermarks (
     -- Instances with arrival numbers up to `placed_to` are placed, except instances of the
     -- transactions in `open_xids`.
     placed_to    bigint not null default 0,
-    -- The last arrival number that had been drawn just before this row was written.
+    -- The last arrival number that any transaction had drawn just before a placement wrote this
+    -- row.
     drawn        bigint not null default 0,
-    -- Transactions that drew numbers up to `drawn` have a smaller id.
+    -- A transaction id: every transaction that drew arrival numbers up to `drawn` has a smaller id.
     drawn_before xid8 not null default '0',
-    -- Transactions that were open when placed_to rose above numbers that they may have drawn.
+    -- Transactions that were open when `placed_to` rose above arrival numbers that they may have
+    -- drawn.
     open_xids    xid8[] not null default '{}',
     -- For each transaction in `open_xids`: its arrival numbers are larger than this number.
     open_since   bigint[] not null default '{}',
@@ -504,14 +513,14 @@ create table gen_durable.timers (
     constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
--- Pending timers by due time.
+-- Pending timers by due time, for the timer loop of each worker.
 create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
 -- The repeating timers of a wait. The transaction that ends the wait cancels them.
 create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
 -- A schedule has at most one pending regular occurrence, and no occurrence happens twice.
 create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not manual;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
--- Ended timers, for the collector.
+-- Fired, missed and cancelled timers, which upkeep deletes after their retention.
 create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;
 
 -- schema/tables/event_heads.sql
@@ -548,10 +557,10 @@ create table gen_durable.events (
 
 -- The log of a tenant in its order. Two events never have the same position.
 create unique index events_log on gen_durable.events (tenant, position) where position is not null;
--- Events without a position: the first index is by tenant, the second over all tenants.
+-- Events without a log position: the first index is by tenant, the second over all tenants.
 create index events_unplaced on gen_durable.events (tenant, xid, arrival_no) where position is null;
 create index events_unplaced_all on gen_durable.events (xid) where position is null;
--- Events by instance and by name.
+-- Indexes of events by the instance that recorded them, and by event name.
 create index events_instance on gen_durable.events (instance_id, arrival_no) where instance_id is not null;
 create index events_name on gen_durable.events (tenant, name, position) where position is not null;
 
@@ -603,8 +612,8 @@ create table gen_durable.projections (
     attempts        int not null default 0, -- failed attempts of the event after `position`
     retry_at        timestamptz,
     last_error      text,
-    -- The worker that applies events to the scope. It is a hint: other workers do not try the
-    -- scope.
+    -- The worker that applies events to the scope. The column is a hint: until `owned_until`, other
+    -- workers do not apply events to the scope.
     owner           uuid,
     owned_until     timestamptz,
     updated_at      timestamptz not null default gen_durable.clock(),
@@ -642,11 +651,12 @@ create table gen_durable.projection_runs (
     position    bigint not null default 0,
     target      bigint,
     applied     bigint not null default 0,
-    -- A generation that readers do not see any more and that a worker has to delete.
+    -- A generation of the projection's rows that readers do not see any more and that a worker has
+    -- to delete.
     retired     int,
     verdict     text,
     error       text, -- why the run failed, or the error of its last attempt
-    -- How many attempts in a row were cancelled by the server or lost their connection.
+    -- How many attempts of the run in a row were cancelled by the server or lost their connection.
     attempts    int not null default 0,
     requested_by text,
     owner       uuid,
@@ -659,7 +669,7 @@ create table gen_durable.projection_runs (
     constraint projection_runs_statuses check (status in ('pending', 'running', 'done', 'failed', 'cancelled')),
     constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null))
 );
--- At most one open run per scope: a second request is rejected.
+-- At most one open run per scope: this unique index rejects the request for a second run.
 create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
 create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
 create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);
@@ -720,9 +730,9 @@ create table gen_durable.audit (
 
 -- schema/functions/_is_read_committed.sql
 -- Returns whether this transaction is at read committed, where every statement sees the rows that
--- were committed before the statement. After functions get a lock, they read rows that were
--- committed before that: a signal, or the successor in a lane. At another isolation level they
--- would not find these rows.
+-- were committed before the statement. A function that has waited for a lock then reads rows that
+-- other transactions committed before it got the lock: a signal, or the successor in a lane. At
+-- another isolation level the function would not find these rows.
 --   called by: _require_read_committed, _lanes_at_once, _write_step_results_with_effects, _cancel_live
 --   index: none      locks: nothing
 create function gen_durable._is_read_committed() returns boolean
@@ -904,11 +914,11 @@ as $$
 declare
     woken record;
 begin
-    -- Updates the instances one by one: a join that is planned while the history is empty would
-    -- later read the whole history.
+    -- Updates the history rows of the instances one by one: Postgres may plan a join while
+    -- `history` is empty, and that plan would later read the whole table.
     for woken in
-        -- Compares the status as text: a literal of the enum would allow a scan of the index of all
-        -- runnable instances.
+        -- Compares the status of the instance as text: a literal of the enum would allow this
+        -- statement a scan of the index of all runnable instances.
         select i.id, i.step_seq, i.claim_epoch from gen_durable.instances i
         where i.id = any (p_ids) and i.status::text = 'runnable'
     loop
@@ -1086,7 +1096,8 @@ begin
           from jsonb_array_elements(p_entries) e where e ? 'lane') l;
     select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor) into tenants, keys, floors
     from gen_durable._lock_lanes(tenants, keys) l;
-    -- Reads the lanes in another statement, so that the snapshot is newer than the locks.
+    -- Reads whether each lane has instances in another statement than the lock of the lanes, so
+    -- that the snapshot of this read is newer than the locks.
     return query
     select l.tenant, l.key, exists (
         select from gen_durable.instances i
@@ -1119,11 +1130,11 @@ begin
        or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
         return;
     end if;
-    -- The watermark is read without the placement lock: from any watermark and its open
-    -- transactions, a placement finds every instance that was committed before the watermark is
-    -- read. When a transaction that was open for long has ended, a placement has to read all
-    -- numbers that were drawn since that transaction began. A pick does that, so that the enqueuing
-    -- caller does not wait.
+    -- This function reads the placement watermark without the placement lock: from any watermark
+    -- and its open transactions, a placement finds every instance that was committed before the
+    -- watermark is read. When a transaction that was open for long has ended, a placement has to
+    -- read all arrival numbers that were drawn since that transaction began. A pick runs that
+    -- placement, so that the enqueuing caller does not wait.
     select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
     place_from := watermark.placed_to;
     if watermark.open_xids <> '{}' then
@@ -1152,8 +1163,8 @@ declare
     tries int;
 begin
     for entry in
-        -- Draws ids and arrival numbers in the order of the entries, since steps read children in
-        -- the order of their ids.
+        -- Draws ids and arrival numbers of the new instances in the order of the entries, since
+        -- steps read children in the order of their ids.
         select e.value, e.place, e.id, e.arrival_no
         from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
                      case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrival_numbers') end as arrival_no
@@ -1184,8 +1195,8 @@ begin
                 return query select entry.place::int, made.id, true, made.eligible_at;
                 exit;
             end if;
-            -- Another instance holds the key. If that instance settles between the insert and this
-            -- read, the key is free again and the loop repeats the insert.
+            -- Another instance holds the key of an entry. If that instance settles between the
+            -- insert and this read, the key is free, and this function repeats the insert.
             select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
             where i.tenant = coalesce(entry.value->>'tenant', '') and i.held_key = entry.value->>'key';
@@ -1248,7 +1259,7 @@ begin
         return query select e.* from gen_durable._enqueue_keyed(p_entries, p_parent, p_generation) e;
         return;
     end if;
-    -- Entries without keys are inserted in one statement. An entry in a lane that this transaction
+    -- Inserts the entries without keys in one statement. An entry in a lane that this transaction
     -- has locked gets its lane position at once, and the first entry in a lane without instances
     -- becomes runnable.
     return query
@@ -1292,7 +1303,8 @@ create function gen_durable.enqueue(
 language sql
 set search_path = gen_durable, pg_temp
 as $$
-    -- Leaves out options that are null. A null inside the state or the data stays.
+    -- Leaves out options of the new instance that are null. A null inside the state or the data
+    -- stays.
     select e.id from gen_durable.enqueue_all(jsonb_build_array(
         jsonb_build_object('machine', machine, 'step', step, 'state', state)
         || case when data is null then '{}' else jsonb_build_object('data', data) end
@@ -1362,9 +1374,9 @@ begin
     where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
       and (i.status in ('runnable', 'executing') or i.locked_by is not null);
     if holder.id is not null then
-        -- Locks the holder and reads it again: a commit that is about to free the partition does
-        -- not see instances that have arrived meanwhile, and without the lock this transaction
-        -- would not see that commit.
+        -- Locks the holder of the partition and reads its row a second time: a commit that is about
+        -- to free the partition does not see instances that have arrived since it began, and
+        -- without the lock this transaction would not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
         where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
@@ -1374,7 +1386,8 @@ begin
         end if;
     end if;
     -- Lowers the cursor of the partition to the first of the arrived instances, even if that
-    -- instance has been cancelled meanwhile: other instances that arrived with it wait behind it.
+    -- instance has been cancelled since its arrival: other instances that arrived with it wait
+    -- behind it.
     with came as materialized (
         -- Reads the arrived instances by id and not by partition: a scan of the partition's index
         -- would read all waiting instances.
@@ -1387,8 +1400,8 @@ begin
           order by c.priority, c.eligible_at, c.id limit 1) f
     where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
     if holder.id is not null then
-        -- The holder is executing or due, and stays the holder. A cancelled holder stays too, since
-        -- its step still runs.
+        -- The holder of the partition is executing or due, and stays the holder. A cancelled holder
+        -- stays too, since its step still runs.
         if holder.status <> 'runnable' or holder.eligible_at <= gen_durable.clock() then
             return true;
         end if;
@@ -1404,7 +1417,8 @@ begin
         return false;
     end if;
     if holder.id is not null then
-        -- The holder is not due yet. An instance that is due, or will be due sooner, replaces it.
+        -- The holder of the partition is not due yet. An instance that is due, or will be due
+        -- sooner, replaces it.
         if best_at >= holder.eligible_at then
             return true;
         end if;
@@ -1431,8 +1445,8 @@ language plpgsql
 as $$
 #variable_conflict use_column
 begin
-    -- Inserts only rows that are missing: on a conflict with a row of an open transaction, the
-    -- insert would wait for that transaction.
+    -- Inserts only rows of `lanes` that are missing: on a conflict with a row of an open
+    -- transaction, the insert would wait for that transaction.
     insert into gen_durable.lanes (tenant, key)
     select * from unnest(p_tenants, p_keys) as k(tenant, key)
     where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
@@ -1483,7 +1497,8 @@ begin
             order by i.lane_hash, i.lane_position
             limit 1
         ) head
-        -- If the lane has a worker, a queued head already runs in that worker.
+        -- Leaves out the queued head of a lane with a lane worker, since that worker already runs
+        -- the head.
         where head.status = 'queued' and not l.has_worker);
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);
@@ -1556,11 +1571,11 @@ declare
     first_left bigint;
     wanted_tenants text[];
     wanted_keys text[];
-    -- Lanes in which this call assigns no positions: another transaction has locked the lane, or an
-    -- instance that arrived in the lane.
+    -- Lanes in which this placement assigns no positions: another transaction has locked the lane,
+    -- or an instance that arrived in the lane.
     shut_tenants text[] := '{}';
     shut_keys text[] := '{}';
-    -- Lanes that this transaction has locked.
+    -- Lanes that this placement has locked.
     lane_tenants text[] := '{}';
     lane_keys text[] := '{}';
     lane_floors bigint[] := '{}';
@@ -1585,8 +1600,8 @@ begin
                   select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
               order by i.arrival_no limit p_limit) a;
         exit when seen is null;
-        -- Reads the instances by id: a plain `is not null` would allow a scan of the index of all
-        -- arrival numbers.
+        -- Reads the arrived instances by id: a plain `arrival_no is not null` would allow this
+        -- statement a scan of the index of all arrival numbers.
         taken := array(select i.id from gen_durable.instances i
                        where i.id = any (seen) and coalesce(i.arrival_no, 0) > 0 order by i.id for no key update skip locked);
         select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
@@ -1604,8 +1619,8 @@ begin
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
             left_out := array(select unnest(seen) except select unnest(taken));
-            -- Assigns no positions in a lane in which an arrived instance is locked: a later
-            -- instance must not get a position before it.
+            -- Placement assigns no positions in a lane in which another transaction has locked an
+            -- arrived instance: a later instance must not get a position before that instance.
             select shut_tenants || coalesce(array_agg(l.tenant), '{}'), shut_keys || coalesce(array_agg(l.lane_key), '{}') into shut_tenants, shut_keys
             from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (left_out) and i.lane_key is not null
                   union
@@ -1627,8 +1642,8 @@ begin
         return null;
     end if;
 
-    -- Assigns lane positions and makes heads runnable. A lane that this transaction has locked
-    -- needs a head even if no position is assigned in it.
+    -- Assigns lane positions and makes heads of lanes runnable. A lane that this transaction has
+    -- locked needs a head even if no position is assigned in it.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
         from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
@@ -1637,8 +1652,8 @@ begin
     update gen_durable.instances i set arrival_no = null
     where i.id = any (mine) and i.lane_key is null;
 
-    -- Draws a new arrival number for each lane or partition that has no head or holder yet because
-    -- a row was locked, so that the next placement reads it again.
+    -- Draws a new arrival number for each lane without a head and each partition without a holder,
+    -- if a row of it was locked, so that the next placement reads the lane or partition again.
     if cardinality(again) > 0 then
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (again);
     end if;
@@ -1700,11 +1715,11 @@ begin
     seen := pg_current_snapshot();
     start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
     reached := gen_durable._place(start, p_limit);
-    -- The watermark moves down if an instance between the start and the watermark could not be
-    -- placed.
+    -- The watermark of placement moves down if an instance between the start of this placement and
+    -- the watermark could not be placed.
     moves_to := least(watermark.drawn, reached);
-    -- Does not write a new watermark for fewer than 100 numbers: to read these numbers again costs
-    -- less than a new row each time.
+    -- A placement of fewer than 100 arrival numbers writes no new watermark: to read these numbers
+    -- again costs less than a new row each time.
     if start = watermark.placed_to and moves_to - watermark.placed_to < 100 and coalesce(drawn_to - watermark.drawn, 0) < 100 then
         return;
     end if;
@@ -1721,8 +1736,8 @@ end $$;
 
 -- schema/functions/_place_arrivals.sql
 -- Places instances that have entered a lane or wait for a partition key, if any has arrived since
--- the last placement. If it cannot exclude that cheaply (many numbers were drawn), it starts a
--- placement, and only the picker that gets the placement lock reads the numbers.
+-- the last placement. If it cannot exclude new arrivals cheaply (many arrival numbers were drawn),
+-- it starts a placement, and only the picker that gets the placement lock reads the numbers.
 --   called by: _pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
 -- It runs under the planner settings of its callers (see schema/planner.sql).
@@ -1857,9 +1872,10 @@ begin
     if not found then
         return;
     end if;
-    -- First places instances that have arrived and only wait for placement. Every 30 s one worker
-    -- begins at the first arrival number, whatever the watermark says. This also lowers a watermark
-    -- that is above the sequence of arrival numbers, if the sequence was set back.
+    -- First runs a placement for instances that have arrived. Every 30 s one worker begins this
+    -- placement at the first arrival number, whatever the watermark says. A placement from the
+    -- first number lowers a watermark that is above the sequence of arrival numbers, if the
+    -- sequence was set back.
     select case when w.sweep_due_at <= statement_timestamp() then w.n end into swept
     from gen_durable.placement_watermarks w order by w.n desc limit 1;
     if not found then
@@ -1923,8 +1939,8 @@ as $$
 declare
     found_lane record;
 begin
-    -- Reads the lane's row first and searches the head only if the lane has a worker: most lanes
-    -- have none.
+    -- Reads the row of the lane first, and searches the head of the lane only if the lane has a
+    -- worker: most lanes have none.
     select l.tenant, l.key, l.floor, l.worker_id into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
@@ -1952,8 +1968,8 @@ begin
     with owned as materialized (
         select l.tenant, l.key from gen_durable.instances i
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        -- A plain `is not null` would allow a scan of the index of all lanes with a worker, if the
-        -- statement is planned while no lane has a worker.
+        -- A plain `worker_id is not null` would allow a scan of the index of all lanes with a
+        -- worker, if Postgres plans this statement while no lane has a worker.
         where i.id = any (p_ids) and coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
         order by l.tenant, l.key
         for update of l
@@ -2081,7 +2097,8 @@ begin
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
 
-    -- Reads the next due time of the ranges, if this pick had more room than due instances.
+    -- Reads the next due time of the ranges (queue, priority), if this pick asked for more
+    -- instances than were due.
     if claimed < room then
         info.next_due := (
             select min(due.eligible_at)
@@ -2123,8 +2140,8 @@ as $$
 declare
     candidate bigint;
 begin
-    -- Repeats the placement of the failed pick, which was rolled back: without it, an instance that
-    -- has just arrived would not be a candidate.
+    -- Repeats the placement of the failed pick, which was rolled back: without this placement, an
+    -- instance that has just arrived would not be a candidate.
     perform gen_durable._place_new(1000);
     for candidate in
         select found.id
@@ -2173,8 +2190,8 @@ begin
                 update gen_durable.instances i
                 set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
                     claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
-                    -- Draws an arrival number, so that `_place` chooses the next holder of the
-                    -- partition.
+                    -- The stuck instance draws an arrival number, so that `_place` chooses the next
+                    -- holder of its partition.
                     arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;
@@ -2209,7 +2226,8 @@ begin
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     -- Ensures that the results are durable before anything that depends on them begins, even if the
-    -- role or the database turns synchronous_commit off; also in a step's own transaction.
+    -- role or the database turns synchronous_commit off. This holds for a step's own transaction
+    -- too.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
@@ -2225,11 +2243,12 @@ begin
                           when e.attempt_change < 0 or e.status = 'done' then null
                           else i.last_error end,
         attempt = case when e.attempt_change < 0 then 0 else i.attempt + coalesce(e.attempt_change, 0) end,
-        -- A retry that the step asked for has no error, and does not count as a failure.
+        -- A retry that the step asked for has no error, and does not count as a failure of the
+        -- step.
         failures = case when e.attempt_change < 0 then 0 when e.attempt_change > 0 and e.error is not null then i.failures + 1 else i.failures end,
         step_entry_seq = case when e.attempt_change < 0 then i.step_seq + 1 else i.step_entry_seq end,
-        -- A retry keeps `awaits`, since it receives the same signals again. A result that enters a
-        -- step or settles the instance clears `awaits`.
+        -- A retry keeps `awaits`, since its next run receives the same signals. A result that
+        -- enters a step or settles the instance clears `awaits`.
         awaits = case when e.attempt_change < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- An instance with a partition key that ends a step waits behind all others of that key. An
         -- instance in a lane that settles leaves the lane, unless it has failed and blocks the
@@ -2254,7 +2273,7 @@ begin
                 p_results, p_errors, p_attempt_changes, p_delays)
         as e(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
-    -- Returns the inbox of an instance that runs ahead, with the signals that arrived during its
+    -- Returns the inbox of each instance that runs ahead, with the signals that arrived during its
     -- last step.
     returning i.id,
         case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
@@ -2265,9 +2284,9 @@ end $$;
 
 -- schema/functions/_one_in.sql
 -- Returns true for about one in p_n numbers, and always for the same numbers. Functions use it for
--- work that they do only now and then. They pass a number of the row and do not use random(), so
--- that a repeated commit decides the same. The function hashes the number, so that p_n does not
--- coincide with a pattern in which an application enqueues.
+-- work that they do only now and then. They pass a number of the instance and do not use random(),
+-- so that a commit that is sent twice does the same work. The function hashes the number, so that
+-- p_n does not coincide with a pattern in which an application enqueues instances.
 --   called by: _promote_successors, _partition_successors      index: none      locks: nothing
 -- The function is IMMUTABLE and has no SET clause, so that the planner inlines it.
 create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
@@ -2293,8 +2312,8 @@ begin
     keyed_ids := array(select i.id from gen_durable.instances i
                        where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
     with next_one as materialized (
-        -- At most one successor per ended instance runs at once. So if the ended instance is in a
-        -- lane as well, the queue of its partition successor is null.
+        -- At most one successor per ended instance runs at once. So if the ended instance has a
+        -- lane too, the queue of its partition successor is null.
         select i.id as freed, gen_durable._next_in_partition(i.tenant, i.partition_key) as id,
             case when i.lane_key is null then i.queue end as queue,
             -- One ended step in twenty raises the cursor of its partition.
@@ -2306,14 +2325,14 @@ begin
     from next_one n
     where n.id is not null;
     if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
-        -- Deletes the cursors of partitions for which no instance waits.
+        -- Deletes the rows of `partition_cursors` for partitions for which no instance waits.
         delete from gen_durable.partition_cursors t using gen_durable.instances i
         where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
           and t.tenant = i.tenant and t.key = i.partition_key;
     end if;
     if raising is not null then
-        -- Raises cursors to the first instance that waits now, so that the next scan does not read
-        -- dead index entries of instances that waited before.
+        -- Raises partition cursors to the first instance that waits now, so that the next scan of
+        -- the partition does not read dead index entries of instances that waited before.
         insert into gen_durable.partition_cursors as t (tenant, key, priority, at, id)
         select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
         from gen_durable.instances i
@@ -2347,8 +2366,8 @@ begin
         lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
-    -- The `or` prevents an index scan that a plain `partition_waiting` would allow: see
-    -- `_run_lane_successors`.
+    -- The `or` keeps Postgres from planning this update as a scan of the index of all waiting
+    -- instances, which a plain `partition_waiting` would allow: see `_run_lane_successors`.
     where i.id = n.id and n.freed = any (p_taking) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
@@ -2383,9 +2402,9 @@ begin
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
     from unnest(p_ids, p_freed) as n(id, freed)
     join gen_durable.instances i on i.id = n.id
-    -- A plain `in_lane` would allow a scan of the index of all lanes, if the statement is planned
-    -- while no instance is in a lane. The `or` prevents that scan and does not change the result: a
-    -- queued instance never has `partition_waiting`.
+    -- A plain `in_lane` would allow a scan of the index of all lanes, if Postgres plans this
+    -- statement while no instance is in a lane. The `or` prevents that scan and does not change the
+    -- rows that the statement finds: a queued instance never has `partition_waiting`.
     where i.status = 'queued' and (i.in_lane or i.partition_waiting)
     for no key update of i;
 end $$;
@@ -2438,8 +2457,8 @@ end $$;
 
 -- schema/functions/_late_successors.sql
 -- Locks the lanes of settled instances for which no successor was found, and searches again:
--- `_place` may have assigned a position in the lane meanwhile. Returns the successors that it
--- found, and the settled instance of each.
+-- `_place` may have assigned a position in the lane between the first search and the lock. Returns
+-- the successors that it found, and the settled instance of each.
 --   called by: _promote_successors      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)
 -- It runs under the planner settings of its callers (see schema/planner.sql).
@@ -2487,7 +2506,8 @@ begin
         where i.id = any (p_ids) and (i.partition_waiting or (i.status = 'queued' and i.in_lane))
         order by i.id
         for no key update skip locked);
-    -- If the new head of a lane has a partition key as well, it waits for its partition.
+    -- Makes the successors runnable. If the new head of a lane has a partition key too, it waits
+    -- for its partition.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
         partition_waiting = i.status = 'queued' and i.partition_key is not null,
@@ -2499,7 +2519,7 @@ begin
         return array(
             select n.freed from unnest(p_ids, p_freed) as n(id, freed)
             where n.id <> all (free_ids) and not exists (
-                -- Leaves out successors that this commit has claimed for its own worker.
+                -- Leaves out successors that this commit has already claimed for its own worker.
                 select from gen_durable.instances i where i.id = n.id and i.status = 'executing' and i.locked_by = p_worker));
     end if;
     return '{}';
@@ -2577,9 +2597,9 @@ begin
         return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
         get diagnostics claimed = row_count;
         if claimed < cardinality(follows) then
-            -- If a successor was cancelled in the meantime, another instance is next in its lane.
-            -- The ended instance then draws an arrival number, so that `_place` reads the lane
-            -- again.
+            -- If a successor was cancelled since this commit read the lane, another instance is
+            -- next in the lane. The ended instance then draws an arrival number, so that `_place`
+            -- reads the lane again.
             passed_over := array(
                 select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
                 where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.partition_waiting)));
@@ -2595,7 +2615,7 @@ begin
         end if;
     end if;
 
-    -- The statements from this point on lock lanes.
+    -- The following calls lock rows of `lanes`, so they run after all waits for locks of instances.
     if raising is not null then
         perform gen_durable._raise_lane_floors(raising);
     end if;
@@ -2644,8 +2664,8 @@ begin
     if written is null then
         return;
     end if;
-    -- Returns the ids of all written results in one row: a row for each would double the size of
-    -- the answer.
+    -- Returns the ids of all instances with a written result in one row: a row for each would
+    -- double the size of the reply.
     info.marks := written;
     info.eligible_at := gen_durable.clock();
     info.keyed := true;
@@ -2851,7 +2871,7 @@ declare
     written bigint[];
     settled bigint[];
     freeing bigint[];
-    -- Whether this statement is a part of a larger transaction, which another statement commits.
+    -- Whether this call is a part of a larger transaction, which another statement commits.
     larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
     _is_read_committed boolean := gen_durable._is_read_committed();
 begin
@@ -2889,14 +2909,15 @@ begin
         perform gen_durable._notify_parents(settled);
     end if;
 
-    -- The instances with results that may free a lane or a partition key.
+    -- The instances with step results in this batch that may free a lane or a partition key.
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and _is_read_committed then
         perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
-        -- At this isolation level, instances that arrived meanwhile are not visible. The freeing
-        -- instances draw arrival numbers, so that the next placement promotes their successors.
+        -- Above the isolation level read committed, this transaction does not see instances that
+        -- arrived after its snapshot. The instances that free a lane or a partition key draw
+        -- arrival numbers, so that the next placement promotes their successors.
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
         perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
@@ -2938,8 +2959,9 @@ declare
     target record;
     inbox record;
 begin
-    -- Locks the target without a condition on the status: with a condition, the statement would not
-    -- wait for the lock of an instance that another transaction is about to set to waiting.
+    -- Locks the target of the signal without a condition on the status: with a condition, the
+    -- statement would not wait for the lock of an instance that another transaction is about to set
+    -- to waiting.
     if p_id is not null then
         select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.id = p_id
@@ -2958,8 +2980,8 @@ begin
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
                     then 'duplicate' else 'no_target' end;
     end if;
-    -- Limits the inbox by number and by bytes, since every claim and every run-ahead commit of the
-    -- target reads the whole inbox. An empty inbox accepts a signal of any size.
+    -- Limits the inbox of the target by number and by bytes, since every claim and every run-ahead
+    -- commit of the target reads the whole inbox. An empty inbox accepts a signal of any size.
     select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
     if inbox.signals >= p_inbox_max
@@ -2975,8 +2997,8 @@ begin
     if not found then
         return 'duplicate';
     end if;
-    -- Decides by the row that the locking statement returned and does not read the table again: the
-    -- snapshot may be older than the lock.
+    -- Decides whether the signal wakes the target by the row that the locking statement returned,
+    -- and does not read `instances` again: the snapshot may be older than the lock.
     if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
@@ -3018,9 +3040,9 @@ begin
         select l.value, l.place::int as place from jsonb_array_elements(p_signals) with ordinality l(value, place) order by l.place
     loop
         place := signal.place;
-        -- Delivers by the id of the locked target, also if the signal names a key. If the holder of
-        -- the key has settled since, the signal has no target: to lock a new holder of the key now
-        -- would break the order of the locks.
+        -- Delivers each signal by the id of the locked target, even if the signal names a key. If
+        -- the holder of the key has settled since, the signal has no target: to lock a new holder
+        -- of the key now would break the order of the locks.
         answer := gen_durable.signal(meant[signal.place], null, null,
             case when signal.value ? 'machines' then array(select jsonb_array_elements_text(signal.value->'machines')) end,
             signal.value->>'name', coalesce(signal.value->'payload', 'null'), signal.value->>'dedup', p_inbox_max);
@@ -3069,8 +3091,9 @@ begin
             return query select answer, holder.id, true, holder.eligible_at;
             return;
         end if;
-        -- Another transaction has inserted an instance with the key between the two statements. The
-        -- loop delivers the signal to that instance, unless it cannot receive the signal.
+        -- Another transaction has inserted an instance with the key after `signal` found no target.
+        -- The next pass of this loop delivers the signal to that instance, unless it cannot receive
+        -- the signal.
         if exists (select from gen_durable.instances i
                    where i.id = holder.id and i.held_key = v_key
                      and (i.settled_at is not null or i.machine <> all (p_machines))) then
@@ -3121,8 +3144,8 @@ begin
         for no key update;
     end if;
     -- Finds the instances with a running step and a lane or a partition key, with the worker of
-    -- each, and the heads of lanes without a running step. The condition is on ids: see
-    -- `_run_lane_successors`.
+    -- each, and the heads of lanes without a running step. The condition of this statement is on
+    -- ids because of the planner; see `_run_lane_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads
@@ -3186,8 +3209,8 @@ begin
         return 'no_target';
     end if;
     -- Locks children before their parents, as a settling child locks its own row and then its
-    -- parent's. Reads the tree again under the locks until it has no new instance: a parent may
-    -- have committed a spawn while this transaction waited for its row.
+    -- parent's. Reads the tree under the locks until it finds no new instance: a parent may have
+    -- committed a spawn while this transaction waited for the lock of its row.
     loop
         wanted := array(
             with recursive below(id, live) as (
@@ -3285,7 +3308,7 @@ begin
     update gen_durable.instances i
     set locked_by = null, in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
-    -- Clears the lane worker, since that worker does not run the successor.
+    -- Clears the lane worker of each lane, since that worker does not run the successor.
     perform gen_durable._clear_lane_workers(p_ids);
     return p_ids;
 end $$;
@@ -3347,8 +3370,8 @@ declare
     is_full boolean := false;
 begin
     for range in
-        -- Finds the ranges by reading the index backwards, because the front of a range is full of
-        -- index entries of deleted instances.
+        -- Finds the ranges (queue, status) by reading the index backwards, because the front of a
+        -- range is full of index entries of deleted instances.
         with recursive ranges(queue, status) as (
             (select i.queue, i.status from gen_durable.instances i
              where i.settled_at is not null order by i.queue desc, i.status desc limit 1)
@@ -3388,14 +3411,15 @@ begin
             offset cur.kept_at limit page_size
         ) p
         left join lateral (
-            -- A live parent may still read the results of the children of its last spawn.
+            -- Keeps children of the last spawn of a live parent, since the parent may still read
+            -- their results.
             select true as reads from gen_durable.instances r
             where r.id = p.parent_id and r.settled_at is null and r.join_generation = p.parent_generation
             offset 0
         ) parent on true;
-        -- Checks the conditions again under the lock, since an operator may have retried the
-        -- instance. The `coalesce` prevents a scan of the index of settled rows, which a plain
-        -- condition would allow.
+        -- Checks the conditions a second time under the lock of the instance, since an operator may
+        -- have retried the instance. The `coalesce` prevents a scan of the index of settled
+        -- instances, which a plain condition on `settled_at` would allow.
         ids := array(
             select i.id from gen_durable.instances i
             where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival_no is null
@@ -3608,8 +3632,8 @@ begin
             answer := 'missed';
         end if;
         update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
-        -- A manual timer has no next occurrence: a change of the cycle, which makes an overdue
-        -- timer manual, has already inserted the next one.
+        -- A manual timer has no next occurrence: the change of the cycle that makes an overdue
+        -- timer manual has already inserted the next occurrence.
         if entry ? 'next' and not timer.manual then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers
@@ -3686,8 +3710,8 @@ begin
         partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
-    -- Compares the status as text: a literal of the enum would allow a scan of the index of all
-    -- waiting instances.
+    -- Compares the status of the instance as text: a literal of the enum would allow this update a
+    -- scan of the index of all waiting instances.
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
     loop
@@ -3706,15 +3730,15 @@ language plpgsql
 as $$
 -- planner: pinned
 begin
-    -- An overdue occurrence still happens, as a manual timer that no occurrence follows, unless its
-    -- misfire policy is to skip it.
+    -- An overdue occurrence of the schedule still happens, as a manual timer that no occurrence
+    -- follows, unless its misfire policy is to skip it.
     update gen_durable.timers t set manual = true
     where t.schedule = p_name and t.state = 'pending' and not t.manual and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
     where t.schedule = p_name and t.state = 'pending' and not t.manual;
     if p_due is not null then
-        -- If the schedule already has a timer with this due time, no second one is inserted: an
-        -- ended timer stays as it is, and a pending timer becomes the regular occurrence.
+        -- If the schedule already has a timer with this due time, this statement inserts no second
+        -- timer: an ended timer stays as it is, and a pending timer becomes the regular occurrence.
         insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
         select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
         on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set manual = false,
@@ -3770,7 +3794,7 @@ begin
         code_replaced = (was || array_remove(s.code_replaced, said))[:50]
     where s.name = p_name;
     if known.code_cycle = p_cycle then
-        -- Only the misfire policy has changed: the cycle continues from its anchor.
+        -- Only the misfire policy of the schedule has changed: the cycle continues from its anchor.
         update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.manual;
         return 'changed';
     end if;
@@ -3881,8 +3905,8 @@ declare
     made bigint;
 begin
     perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
-    -- If a timer of this schedule with the same due time exists already, no second timer is
-    -- inserted.
+    -- If a timer of this schedule with the same due time exists already, this statement inserts no
+    -- second timer.
     insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, manual)
     select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
     on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing
@@ -3945,8 +3969,8 @@ begin
     counted as materialized (
         select given.tenant, count(*) as placed from given group by given.tenant
     ),
-    -- Stores the snapshot of this statement: the next scan reads events that were not visible in
-    -- it.
+    -- Stores the snapshot of this statement, which reads the events without a log position: the
+    -- next scan reads only events that are not visible in this snapshot.
     noted as (
         insert into gen_durable.event_scans (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
     ),
@@ -4028,8 +4052,9 @@ begin
             perform gen_durable._place_events_locked(held, false);
         end if;
     end if;
-    -- The insert is a statement of its own, so that its snapshot is newer than the locks: it reads
-    -- the last positions, and no other transaction appends to these logs now.
+    -- The insert of the events is a statement of its own, so that its snapshot is newer than the
+    -- locks on the log heads: it reads the last positions, and no other transaction appends to
+    -- these logs now.
     return query
     with log_position as materialized (
         select h.tenant, coalesce((
@@ -4200,8 +4225,8 @@ begin
         return;
     end if;
     followers := array(
-        -- Jumps from one name to the next in the index: the cost depends on the number of
-        -- projections, not of scopes.
+        -- Jumps from one projection name to the next in the index of scopes: the cost depends on
+        -- the number of projections, and not on the number of scopes.
         with recursive name as (
             (select p.projection from gen_durable.projections p order by p.projection limit 1)
             union all
@@ -4246,7 +4271,8 @@ begin
     )
     select count(*) into count from deleted;
     if count >= p_limit then
-        -- The page may have more old events, so the next call reads the same page again.
+        -- The logs of this page of tenants may have more old events, so the next call reads the
+        -- same page again.
         update gen_durable.log_walks w set after_tenant = page[1], due_at = statement_timestamp()
         where w.walk = 'trim' and w.projection = '' and w.version = 0;
     end if;
@@ -4427,7 +4453,8 @@ as $$
 declare
     replayed_to bigint;
 begin
-    -- Inserts the scope's row, since the rollback of the batch may have removed it.
+    -- Inserts the row of the scope in `projections`, since the rollback of the batch may have
+    -- removed it.
     insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
     on conflict do nothing;
     update gen_durable.projections p

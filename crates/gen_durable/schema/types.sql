@@ -44,10 +44,10 @@ create type gen_durable.claimed as (
     children    text,
     parent_id   bigint,
     predecessor_id    bigint,      -- the instance that ran before in the lane or partition
-    -- `_write_keyed_step_results`, in the row without an id: the instances with a written result.
+    -- In the row without an id of `_write_keyed_step_results`: the instances with a written result.
     marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim
-    -- The instance runs without a claim of its own, in a lane that its worker runs.
+    -- True: the instance runs without a claim of its own, in a lane that its worker runs.
     unclaimed   boolean
 );

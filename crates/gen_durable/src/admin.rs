@@ -1,5 +1,5 @@
 //! Projections for operators: their progress, runs and failures. These calls only read and write
-//! rows; a process that has registered the projection does the work.
+//! rows; a worker that has registered a projection applies its events and carries out its runs.
 
 use std::{
     future::IntoFuture,
@@ -27,14 +27,14 @@ use crate::{
 /// run.
 const POLL_FIRST: Duration = Duration::from_millis(2);
 const POLL_MAX: Duration = Duration::from_millis(100);
-/// The largest number of rows of one list.
+/// The largest number of rows that one list call returns.
 const PAGE_MAX: i32 = 10_000;
 
 /// Projections for operators: `client.projections()`.
 ///
-/// A request (a rebuild, a replay, a verification, a retry) is recorded in the database. A live
-/// worker that has registered the projection carries it out; if that worker crashes, another one
-/// continues.
+/// A request (a rebuild, a replay, a verification, a retry) inserts or updates a row. A live worker
+/// that has registered the projection carries the request out; if that worker crashes, another
+/// worker continues.
 #[derive(Debug, Clone)]
 pub struct Projections {
     pool: Pool,
@@ -49,7 +49,7 @@ impl Projections {
     /// projection, or of all (at most 10,000).
     ///
     /// # Errors
-    /// A name is invalid, or the database is away.
+    /// The name of a tenant or a projection is invalid, or the database is unreachable.
     pub async fn list(
         &self,
         tenant: Option<&str>,
@@ -70,11 +70,11 @@ impl Projections {
         .await
     }
 
-    /// Returns the progress of one projection of a tenant. `None` if it has not read any event of
-    /// this tenant yet.
+    /// Returns the progress of one projection of a tenant. `None` if the projection has not read
+    /// any event of this tenant yet.
     ///
     /// # Errors
-    /// A name is invalid, or the database is away.
+    /// The name of a tenant or a projection is invalid, or the database is unreachable.
     pub async fn status(
         &self,
         tenant: &str,
@@ -87,10 +87,10 @@ impl Projections {
             .next())
     }
 
-    /// Returns runs, the newest first.
+    /// Returns rebuilds, replays and verifications of projections, the newest run first.
     ///
     /// # Errors
-    /// A name is invalid, or the database is away.
+    /// The name of a tenant or a projection is invalid, or the database is unreachable.
     pub async fn runs(
         &self,
         tenant: Option<&str>,
@@ -111,10 +111,10 @@ impl Projections {
         .await
     }
 
-    /// Returns one run.
+    /// Returns the rebuild, replay or verification with this number.
     ///
     /// # Errors
-    /// The run does not exist, or the database is away.
+    /// The run does not exist, or the database is unreachable.
     pub async fn run(&self, id: i64) -> Result<ProjectionRun, Error> {
         let found = self
             .call("read a run", move |connection| async move {
@@ -130,7 +130,7 @@ impl Projections {
     /// Waits until a run has ended, for at most `within`. Returns the state of the run.
     ///
     /// # Errors
-    /// The run does not exist, or the database is away.
+    /// The run does not exist, or the database is unreachable.
     pub async fn finished(&self, id: i64, within: Duration) -> Result<ProjectionRun, Error> {
         let (begun, mut pause) = (Instant::now(), POLL_FIRST);
         loop {
@@ -143,11 +143,11 @@ impl Projections {
         }
     }
 
-    /// Returns the events that projections could not apply; with `resolved`, also events that were
-    /// applied later.
+    /// Returns the events that projections could not apply; with `resolved`, the list includes
+    /// events that a projection applied later.
     ///
     /// # Errors
-    /// A name is invalid, or the database is away.
+    /// The name of a tenant or a projection is invalid, or the database is unreachable.
     pub async fn failures(
         &self,
         tenant: Option<&str>,
@@ -169,33 +169,36 @@ impl Projections {
         .await
     }
 
-    /// Requests a rebuild in place: clears the rows and applies all events again. Readers see the
-    /// intermediate states. Awaited, it returns the number of the run.
+    /// Requests a rebuild in place: a worker deletes the rows of the scope and applies all events
+    /// again. Readers see the intermediate states. The awaited request returns the number of the
+    /// run.
     pub fn rebuild(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Rebuild, tenant, projection)
     }
 
-    /// Requests a rebuild in a shadow: applies all events to rows of another generation while
-    /// readers use the old rows, compares the digests, and swaps. If the digests differ although
-    /// the version is the same, it does not swap, unless [`force`](RunRequest::force) is set.
+    /// Requests a rebuild in a shadow: a worker applies all events to rows of another generation
+    /// while readers use the rows of the current generation, compares the digests of both, and
+    /// makes the new generation the current one. If the digests differ although the version is the
+    /// same, the current generation stays, unless [`force`](RunRequest::force) is set.
     pub fn rebuild_in_a_shadow(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Shadow, tenant, projection)
     }
 
-    /// Requests a replay: applies events again to the existing rows. It is for projections that are
-    /// idempotent, or for which a repetition is intended.
+    /// Requests a replay: a worker applies events again to the existing rows. A replay is for
+    /// projections that are idempotent, or for which a repetition is intended.
     pub fn replay(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Replay, tenant, projection)
     }
 
-    /// Requests a verification: applies all events to rows of another generation, compares the
-    /// digests, reports whether they are equal, and deletes these rows.
+    /// Requests a verification: a worker applies all events to rows of another generation, compares
+    /// their digest with the digest of the current generation, reports whether the digests are
+    /// equal, and deletes the rows of the other generation.
     pub fn verify(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Verify, tenant, projection)
     }
 
-    /// Requests a run of this kind for every tenant of a projection, in one statement. Tenants with
-    /// an open run are left out.
+    /// Requests a run of this kind for every tenant of a projection, in one statement. The
+    /// statement skips tenants with an open run.
     pub fn for_all_tenants(&self, kind: RunKind, projection: &str) -> RunsRequest {
         RunsRequest(self.ask(kind, "", projection))
     }
@@ -217,11 +220,12 @@ impl Projections {
         }
     }
 
-    /// Cancels a run. Returns whether the cancel came in time. A rebuild in place that has cleared
-    /// its rows cannot be undone: the projection continues to apply its events as usual.
+    /// Cancels a run. Returns `false` if the run does not exist or had already ended. A cancel does
+    /// not restore the rows that a rebuild in place has deleted: the projection continues to apply
+    /// its events as usual.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn cancel(&self, run: i64, why: &str) -> Result<bool, Error> {
         let why = storable(why);
         let cancelled = self
@@ -237,7 +241,7 @@ impl Projections {
     /// the projection was in one of these states.
     ///
     /// # Errors
-    /// A name is invalid, or the database is away.
+    /// The name of a tenant or a projection is invalid, or the database is unreachable.
     pub async fn retry(&self, tenant: &str, projection: &str) -> Result<bool, Error> {
         check(Some(tenant), Some(projection))?;
         let (tenant_name, name) = (tenant.to_owned(), projection.to_owned());
@@ -254,7 +258,7 @@ impl Projections {
     /// number of these events.
     ///
     /// # Errors
-    /// A name is invalid, or the database is away.
+    /// The name of a tenant or a projection is invalid, or the database is unreachable.
     pub async fn redrive(
         &self,
         tenant: &str,
@@ -276,7 +280,7 @@ impl Projections {
     /// that the projection has reached, which is below `position` if the time ran out.
     ///
     /// # Errors
-    /// The projection has halted, or the database is away.
+    /// The projection has halted, or the database is unreachable.
     pub async fn sync(
         &self,
         tenant: &str,
@@ -342,7 +346,7 @@ impl Projections {
     }
 }
 
-/// Checks that a row can store these names.
+/// Checks that a row can store the name of the tenant and the name of the projection.
 fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
     codec::check_name(
         "a tenant's name",
@@ -360,7 +364,7 @@ fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
     .map_err(Error::invalid)
 }
 
-/// A request for a run. Awaiting it inserts the request.
+/// A request for a rebuild, a replay or a verification. Awaiting it inserts the request.
 #[must_use = "nothing is requested until this is awaited"]
 #[derive(Debug, Clone)]
 pub struct RunRequest {
@@ -369,22 +373,22 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Limits a replay to events after this position.
+    /// Limits a replay to events after this log position.
     pub fn after(mut self, position: i64) -> Self {
         self.request.from = position.max(0);
         self
     }
-    /// Limits a replay to events up to this position.
+    /// Limits a replay to events up to this log position.
     pub fn up_to(mut self, position: i64) -> Self {
         self.request.to = Some(position);
         self
     }
-    /// Makes readers see the rows of the shadow rebuild even if the digests differ.
+    /// Makes the generation of a rebuild in a shadow the current one even if the digests differ.
     pub fn force(mut self) -> Self {
         self.request.force = true;
         self
     }
-    /// Names the person or program that makes the request, for the record.
+    /// Names the person or program that makes the request. The row of the run stores this name.
     pub fn by(mut self, actor: impl Into<String>) -> Self {
         self.request.by = storable(&actor.into());
         self
@@ -392,7 +396,7 @@ impl RunRequest {
 }
 
 impl IntoFuture for RunRequest {
-    /// The number of the run.
+    /// The number of the run that the request inserted.
     type Output = Result<i64, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
@@ -417,33 +421,33 @@ impl IntoFuture for RunRequest {
     }
 }
 
-/// Runs of all tenants of a projection, requested when this is awaited; see
+/// A request for runs of all tenants of a projection. Awaiting it inserts the requests; see
 /// [`Projections::for_all_tenants`].
 #[must_use = "nothing is requested until this is awaited"]
 #[derive(Debug, Clone)]
 pub struct RunsRequest(RunRequest);
 
 impl RunsRequest {
-    /// Limits replays to events after this position.
+    /// Limits replays to events after this log position.
     pub fn after(self, position: i64) -> Self {
         RunsRequest(self.0.after(position))
     }
-    /// Limits replays to events up to this position.
+    /// Limits replays to events up to this log position.
     pub fn up_to(self, position: i64) -> Self {
         RunsRequest(self.0.up_to(position))
     }
-    /// Makes readers see the rows of the shadow rebuilds even if the digests differ.
+    /// Makes the generations of rebuilds in a shadow the current ones even if the digests differ.
     pub fn force(self) -> Self {
         RunsRequest(self.0.force())
     }
-    /// Names the person or program that makes the request, for the record.
+    /// Names the person or program that makes the request. The row of the run stores this name.
     pub fn by(self, actor: impl Into<String>) -> Self {
         RunsRequest(self.0.by(actor))
     }
 }
 
 impl IntoFuture for RunsRequest {
-    /// The numbers of the runs, in the order of tenants.
+    /// The numbers of the runs that the request inserted, in the order of their tenants.
     type Output = Result<Vec<i64>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
@@ -477,7 +481,7 @@ impl IntoFuture for RunsRequest {
 }
 
 impl Projections {
-    /// Returns the error that explains why a run was not admitted.
+    /// Returns the error that explains why the database did not insert the requested run.
     async fn why_not(&self, request: &Request) -> Result<Error, Error> {
         let Request {
             tenant, projection, ..

@@ -1,36 +1,36 @@
-//! The audit log of acts by people: an entry is written before an act begins, and completed when
-//! the act has ended.
+//! The audit log of acts by people: a tool inserts an entry before an act begins, and completes the
+//! entry when the act has ended.
 
 use crate::{
     error::{Error, storable},
     store::{audit, pool::Pool},
 };
 
-/// The number of entries that are kept.
+/// The number of entries that the audit log keeps.
 pub(crate) const KEPT_MAX: i64 = 100_000;
-/// The number of days for which an entry is kept.
+/// The number of days for which the audit log keeps an entry.
 pub(crate) const KEPT_DAYS: i32 = 400;
 /// The largest name and the largest text of an entry, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 1_000;
 
-/// An act of a person, for the audit log. Texts that are too long are truncated.
+/// An act of a person, for the audit log. The client truncates texts that are too long.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The authenticated user.
+    /// The authenticated user that performs the action.
     pub actor: String,
-    /// The source of the request, if known: an address.
+    /// The network address from which the request for the action came, if known.
     pub source: Option<String>,
     /// The channel of the request: `dashboard`, `command`, or the name of your own tool.
     pub channel: String,
-    /// The action: `cancel`.
+    /// The name of the action, for example `cancel`.
     pub action: String,
-    /// The object of the action: `instance 42`.
+    /// The object of the action, for example `instance 42`.
     pub subject: String,
 }
 
 impl AuditEntry {
-    /// Returns the entry with texts that a row can store.
+    /// Returns the entry with its texts truncated, so that a row can store them.
     fn kept(&self) -> AuditEntry {
         AuditEntry {
             actor: cut(&self.actor, NAME_BYTES_MAX),
@@ -56,8 +56,8 @@ fn cut(text: &str, bytes_max: usize) -> String {
 
 /// The audit log: `client.audit()`. It is for tools that let people act; `Inspect::audit` reads it.
 ///
-/// The newest 100,000 entries are kept, and none for longer than 400 days: each new entry deletes
-/// some of the oldest.
+/// The audit log keeps the newest 100,000 entries, and no entry for longer than 400 days: the
+/// insert of a new entry deletes some of the oldest entries.
 #[derive(Debug, Clone)]
 pub struct Audit {
     pool: Pool,
@@ -72,7 +72,7 @@ impl Audit {
     /// is without an entry, even if a process crashes in between. Returns the number of the entry.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn begin(&self, entry: &AuditEntry) -> Result<i64, Error> {
         let entry = entry.kept();
         let made = self
@@ -87,7 +87,7 @@ impl Audit {
     /// Returns whether the entry was still open.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn end(
         &self,
         record: i64,

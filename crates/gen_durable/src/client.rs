@@ -51,7 +51,7 @@ pub struct Client {
     pool: Pool,
 }
 
-/// The result of an enqueue.
+/// The result of an enqueue: the id of the instance, and whether the instance is new.
 #[non_exhaustive]
 pub struct Enqueued<M> {
     /// The id of the instance.
@@ -74,15 +74,15 @@ impl Client {
     /// exist.
     ///
     /// # Errors
-    /// The database is away, or the schema does not match this build.
+    /// The database is unreachable, or the schema does not match this build.
     pub async fn connect(url: &str) -> Result<Client, Error> {
         Client::connect_to(url, DEFAULT_SCHEMA).await
     }
 
-    /// Connects to a schema with another name than the default.
+    /// Connects to an installation of gen_durable in a schema with another name than the default.
     ///
     /// # Errors
-    /// The database is away, or the schema does not match this build.
+    /// The database is unreachable, or the schema does not match this build.
     pub async fn connect_to(url: &str, schema: &str) -> Result<Client, Error> {
         let client = Client::new(Pool::connect_to(url, schema).await?);
         migrate::check(&client.pool).await?;
@@ -113,7 +113,7 @@ impl Client {
         Inspect::new(self.pool.clone())
     }
 
-    /// Returns calls on instances without their Rust types, for tools.
+    /// Returns the calls that act on instances without their Rust types, for tools.
     pub fn operate(&self) -> Operate {
         Operate::new(self.pool.clone())
     }
@@ -126,7 +126,7 @@ impl Client {
     /// Returns the time of the database, the only clock of the engine.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn clock(&self) -> Result<Timestamp, Error> {
         self.pool
             .call(|connection| async move { schedule::known(&connection, "").await })
@@ -164,7 +164,7 @@ impl Client {
     ///
     /// # Errors
     /// An instance cannot be encoded, an instance of another machine holds one of the keys, or the
-    /// database is away.
+    /// database is unreachable.
     pub async fn enqueue_all<M: Machine>(
         &self,
         machines: impl IntoIterator<Item = M>,
@@ -188,7 +188,7 @@ impl Client {
     ///
     /// # Errors
     /// The instance does not exist or is of another machine, its result cannot be decoded, or the
-    /// database is away.
+    /// database is unreachable.
     pub async fn settled<M: Machine>(
         &self,
         id: Id<M>,
@@ -246,11 +246,12 @@ impl Client {
     }
 
     /// Waits until a projection of this tenant has reached `position`, for at most `within`. If an
-    /// engine of this process runs the projection, the call wakes it at once. Returns the position
-    /// that the projection has reached, which is below `position` if the time ran out.
+    /// engine of this process runs the projection, the call wakes the projector of that engine at
+    /// once. Returns the position that the projection has reached, which is below `position` if the
+    /// time ran out.
     ///
     /// # Errors
-    /// The projection has halted, or the database is away.
+    /// The projection has halted, or the database is unreachable.
     pub async fn sync<P: Projection>(
         &self,
         tenant: &str,
@@ -263,13 +264,13 @@ impl Client {
     }
 
     /// Cancels an instance at once, whatever its status. If a step of the instance runs, its worker
-    /// loses the claim, and the result of the step is rejected. The step itself runs until it ends
-    /// (see [`Context::cancelled`](crate::Context::cancelled)), and the instance keeps its lane and
-    /// its partition key until then. Returns whether the cancel came in time: `false` if the
-    /// instance had already settled.
+    /// loses the claim, and the database rejects the step result. The step itself runs until it
+    /// ends (see [`Context::cancelled`](crate::Context::cancelled)), and the instance keeps its
+    /// lane and its partition key until then. Returns whether the cancel came in time: `false` if
+    /// the instance had already settled.
     ///
     /// # Errors
-    /// The instance does not exist, or the database is away.
+    /// The instance does not exist, or the database is unreachable.
     pub async fn cancel<M: Machine>(
         &self,
         to: impl Into<Address<M>>,
@@ -283,9 +284,9 @@ impl Client {
     /// the instance itself came in time.
     ///
     /// # Errors
-    /// The instance does not exist, the database is away, or another transaction locks the row of a
-    /// descendant for seconds. Instances that were already cancelled stay cancelled; repeat the
-    /// call to cancel the rest.
+    /// The instance does not exist, the database is unreachable, or another transaction locks the
+    /// row of a descendant for seconds. Instances that the call has already cancelled stay
+    /// cancelled; repeat the call to cancel the remaining descendants.
     pub async fn cancel_subtree<M: Machine>(
         &self,
         to: impl Into<Address<M>>,
@@ -341,7 +342,7 @@ impl Client {
     /// steps continue.
     ///
     /// # Errors
-    /// The name is invalid, or the database is away.
+    /// The name of the queue is invalid, or the database is unreachable.
     pub async fn pause(&self, queue: &str, by: &str) -> Result<(), Error> {
         codec::check_name("a queue's name", queue, 1, 63).map_err(Error::invalid)?;
         let (queue, by) = (queue.to_owned(), by.replace('\0', ""));
@@ -354,7 +355,7 @@ impl Client {
     /// Resumes a paused queue. Returns whether the queue was paused.
     ///
     /// # Errors
-    /// The name is invalid, or the database is away.
+    /// The name of the queue is invalid, or the database is unreachable.
     pub async fn resume(&self, queue: &str) -> Result<bool, Error> {
         codec::check_name("a queue's name", queue, 1, 63).map_err(Error::invalid)?;
         let name = queue.to_owned();
@@ -367,8 +368,8 @@ impl Client {
         Ok(resumed)
     }
 
-    /// Wakes the engines of this process at once. Engines of other processes find the work by their
-    /// poll.
+    /// Wakes the pickers of the engines in this process. Engines of other processes find the
+    /// instance when they poll.
     fn hint(&self, queue: Queue, priority: i16, from: Timestamp) {
         for wake in self.pool.wakes() {
             wake.hint(Hint {
@@ -380,8 +381,8 @@ impl Client {
     }
 }
 
-// These traits are implemented by hand, because a derive would require `Debug` and `Copy` of the
-// machine type.
+// Implements these traits without a derive, because a derive would require `Debug` and `Copy` of
+// the machine type.
 impl<M> fmt::Debug for Enqueued<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Enqueued")
@@ -462,17 +463,17 @@ pub struct Enqueue<'c, M: Machine> {
 }
 
 impl<'c, M: Machine> Enqueue<'c, M> {
-    /// Sets the queue, instead of the machine's own.
+    /// Sets the queue of the instance, instead of the queue of its machine.
     pub fn queue(mut self, queue: Queue) -> Self {
         self.queue = queue;
         self
     }
-    /// Sets the priority: lower values run first; the default is 0.
+    /// Sets the priority of the instance: lower values run first; the default is 0.
     pub fn priority(mut self, priority: i16) -> Self {
         self.priority = priority;
         self
     }
-    /// Delays the first step by this duration.
+    /// Delays the first step of the instance by this duration.
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
@@ -487,7 +488,7 @@ impl<'c, M: Machine> Enqueue<'c, M> {
         self.tenant = tenant.to_string();
         self
     }
-    /// Begins at this step instead of the default step.
+    /// Sets the step at which the instance begins, instead of the default step.
     pub fn starting_at(mut self, step: M::Step) -> Self {
         self.step = Some(step);
         self

@@ -9,11 +9,12 @@ use serde_json::value::RawValue;
 
 use crate::error::{StepError, fatal};
 
-/// The longest delay: a hundred years. Longer delays are shortened to it.
+/// The longest delay that a statement receives: a hundred years. `delay_seconds` shortens longer
+/// delays to this value.
 const DELAY_SECONDS_MAX: f64 = 100.0 * 366.0 * 86_400.0;
 
-/// The deepest nesting that is accepted. serde_json does not read more than 127 levels, and the
-/// data of a step is wrapped in one more level.
+/// The deepest nesting of JSON that a row may store. serde_json does not read more than 127 levels,
+/// and the codec wraps the data of a step in one more level.
 const NESTING_MAX: usize = 120;
 
 /// Returns the name and the data of a step. The default form of an enum in serde *is* `"name"` or
@@ -34,7 +35,7 @@ pub(crate) fn encode_step<S: Serialize>(step: &S) -> Result<(String, Option<Stri
     }
 }
 
-/// Decodes the step of a row.
+/// Decodes the step of an instance from the columns of its row.
 pub(crate) fn decode_step<S: DeserializeOwned>(
     name: &str,
     data: Option<&str>,
@@ -85,9 +86,9 @@ pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     Ok(text)
 }
 
-/// Checks that JSON with a null in it can be decoded again. JSON has no NaN and no infinity:
-/// serde_json writes them as null, and a number cannot be read from null. This check fails the step
-/// that produced the value, instead of the next step that reads it.
+/// Checks that a value with a null in its JSON can be decoded from that JSON. JSON has no NaN and
+/// no infinity: serde_json writes them as null, and a number cannot be read from null. This check
+/// fails the step that produced the value, instead of the next step that reads it.
 pub(crate) fn check_nulls(
     what: &str,
     text: &str,
@@ -150,13 +151,14 @@ pub(crate) fn check_name(
     Ok(())
 }
 
-/// Returns the delay in seconds, bounded so that no date overflows.
+/// Returns the delay in seconds, at most a hundred years, so that adding it to a date does not
+/// overflow.
 pub(crate) fn delay_seconds(delay: std::time::Duration) -> f64 {
     delay.as_secs_f64().min(DELAY_SECONDS_MAX)
 }
 
-/// Returns how deep JSON is nested. Does not search short texts, since every level needs two
-/// characters.
+/// Returns how deep a JSON text is nested. Returns 0 for a short text without reading it, because
+/// every level needs two characters.
 fn nesting(text: &str) -> usize {
     if text.len() <= 2 * NESTING_MAX {
         return 0;

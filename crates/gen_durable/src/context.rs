@@ -25,7 +25,7 @@ use crate::{
 pub struct Context<'a, M: Machine> {
     /// The application state that the host passed to the engine.
     pub app: &'a M::App,
-    /// The id of this instance.
+    /// The id of the instance that runs this step.
     pub id: Id<M>,
     /// The number of earlier runs of this step that did not complete it: they failed, asked for a
     /// retry, or their worker crashed.
@@ -33,8 +33,8 @@ pub struct Context<'a, M: Machine> {
     /// The number of earlier runs of this step that failed.
     /// [`Policy::attempts`](crate::Policy::attempts) limits this number.
     pub failures: u32,
-    /// The database time at which the step was claimed. It is the only clock of the engine, so
-    /// tests can move it.
+    /// The database time at which the worker claimed the instance. The clock of the database is the
+    /// only clock of the engine, so tests can move it.
     pub now: Timestamp,
     pub(crate) row: &'a Claimed,
     pub(crate) installation: &'a str,
@@ -44,8 +44,9 @@ pub struct Context<'a, M: Machine> {
     pub(crate) pool: &'a Pool,
     /// The inbox of the instance as it was when this run of the step began.
     pub(crate) signals: &'a [ReceivedSignal],
-    /// Watches whether this run still has its claim. The worker reads the database for it only if
-    /// the step calls `cancelled` or `is_cancelled`.
+    /// The cancel token of this run: it reports whether the worker still holds the claim. The
+    /// worker checks the claim in the database only if the step calls `cancelled` or
+    /// `is_cancelled`.
     pub(crate) token: Token,
     pub(crate) phase: &'a Arc<Phase>,
 }
@@ -72,7 +73,7 @@ impl<M: Machine> Context<'_, M> {
         self.row.fencing_token
     }
 
-    /// Returns the tenant of this instance.
+    /// Returns the tenant of the instance that runs this step.
     pub fn tenant(&self) -> &str {
         &self.row.tenant
     }
@@ -104,9 +105,9 @@ impl<M: Machine> Context<'_, M> {
 
     /// Resolves when the result of this run no longer counts: the instance was cancelled, or the
     /// worker has lost the claim. A long step selects between its work and this future, and stops.
-    /// A cancel by this process is noticed at once, a cancel by another process within about a
-    /// second. In a task that outlives the step, the future also resolves at the end of the run,
-    /// whatever the result.
+    /// The worker notices a cancel by its own process at once, and a cancel by another process
+    /// within about a second. In a task that outlives the step, the future also resolves at the end
+    /// of the run, whatever the result.
     ///
     /// ```
     /// # use gen_durable::{Context, Job, StepError};
@@ -127,17 +128,18 @@ impl<M: Machine> Context<'_, M> {
         self.token.lost()
     }
 
-    /// Returns whether [`cancelled`](Context::cancelled) has resolved, for a loop that checks at
+    /// Returns whether [`cancelled`](Context::cancelled) has resolved, for a step that checks at
     /// intervals. The first call only begins to watch the claim.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_lost()
     }
 
-    /// Resolves when the engine drains: the process is about to end, and the step has at most
-    /// [`Settings::drain_timeout`](crate::Settings::drain_timeout) left. A long step selects
-    /// between its work and this future, saves its progress in its state, and returns `next`;
-    /// another process then continues from there. At the end of the drain the engine releases the
-    /// claims of steps that still run, and these steps run again from their beginning.
+    /// Resolves when the shutdown of the engine begins: the process is about to end, and the step
+    /// has at most [`Settings::drain_timeout`](crate::Settings::drain_timeout) left. A long step
+    /// selects between its work and this future, saves its progress in its state, and returns
+    /// `next`; another worker then continues with the saved progress. At the end of the shutdown
+    /// the engine releases the claims of steps that still run, and these steps run again from their
+    /// beginning.
     ///
     /// ```
     /// # use gen_durable::{Context, Machine, Outcome, done, next};
@@ -165,8 +167,8 @@ impl<M: Machine> Context<'_, M> {
         async move { phase.draining().await }
     }
 
-    /// Returns whether the engine is draining, for a loop that checks at intervals; see
-    /// [`draining`](Context::draining).
+    /// Returns whether the shutdown of the engine has begun, for a step that checks at intervals;
+    /// see [`draining`](Context::draining).
     pub fn is_draining(&self) -> bool {
         self.phase.is_draining()
     }
@@ -175,7 +177,7 @@ impl<M: Machine> Context<'_, M> {
     /// `next(..).within(tx)`.
     ///
     /// # Errors
-    /// The database is away, or the pool has no free connection in time.
+    /// The database is unreachable, or the pool has no free connection in time.
     pub async fn begin(&self) -> Result<Tx, Error> {
         self.began.store(true, Ordering::Relaxed);
         self.pool.begin().await

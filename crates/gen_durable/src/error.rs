@@ -1,15 +1,15 @@
-//! The errors: one opaque error for calls, with predicates, and one for steps, in which `?` means
-//! "try again".
+//! The errors: an opaque error for calls, with predicates, and an error for steps. A step that
+//! returns an error by `?` is retried.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
 type Source = Box<dyn StdError + Send + Sync>;
 
-/// The longest error text that is stored in a row, in bytes.
+/// The longest error text that a row stores, in bytes.
 pub(crate) const ERROR_TEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// An error of a call. Its predicates report the causes that a caller can act on. The kinds are
-/// private, so that new ones can be added.
+/// The error of a call. Its predicates report the causes that a caller can act on. The kinds of
+/// errors are private, so that a later version can add kinds.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
@@ -19,27 +19,27 @@ pub struct Error {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The caller's input, wiring or configuration is invalid.
+    /// The caller's input or configuration is invalid.
     Invalid,
     /// The database could not be reached, or is overloaded.
     Away,
-    /// The statement was sent, and no response arrived.
+    /// The client sent the statement and received no response.
     Unknown,
-    /// The schema is missing, too old or too new.
+    /// The schema of gen_durable is missing, or too old or too new for this build.
     Schema,
-    /// The object does not exist.
+    /// The instance, projection, run, timer or schedule of the call does not exist.
     NotFound,
     /// The target of a signal or a cancel does not exist or has settled.
     NoTarget,
-    /// The inbox of the target is full.
+    /// The inbox of the target of a signal is full.
     InboxFull,
     /// An instance of another machine holds the key.
     KeyTaken,
-    /// Another run of the same projection is in progress.
+    /// Another run of the same scope is in progress.
     Taken,
     /// An internal error: a state that should be impossible.
     Broken,
-    /// The database refused a statement.
+    /// The database refused a statement for a reason that no other kind names.
     Refused,
 }
 
@@ -69,23 +69,24 @@ impl Error {
         Error::new(Kind::Broken, message)
     }
 
-    /// Returns whether the input or the wiring is at fault. The same call will fail again.
+    /// Returns whether the input or the configuration of the caller is invalid. The same call will
+    /// fail every time.
     pub fn is_invalid(&self) -> bool {
         self.kind == Kind::Invalid
     }
-    /// Returns whether the database is away or overloaded. Nothing was changed; the same call may
-    /// succeed later.
+    /// Returns whether the database is unreachable or overloaded. The call changed no row; the same
+    /// call may succeed later.
     pub fn is_transient(&self) -> bool {
         self.kind == Kind::Away
     }
-    /// Returns whether the outcome is unknown: the connection was lost around the commit, and the
-    /// call may have been committed or not.
+    /// Returns whether the outcome is unknown: the connection broke around the commit, and the
+    /// database may have committed the call or not.
     pub fn is_unknown(&self) -> bool {
         self.kind == Kind::Unknown
     }
     /// Returns whether the database refused the statement for a reason that no other predicate
-    /// names: most often a constraint or a trigger of the user's own. The same call will be refused
-    /// again.
+    /// names: most often a constraint or a trigger of the user's own. The database will refuse the
+    /// same call every time.
     pub fn is_refused(&self) -> bool {
         self.kind == Kind::Refused
     }
@@ -112,8 +113,8 @@ impl Error {
     pub fn is_key_taken(&self) -> bool {
         self.kind == Kind::KeyTaken
     }
-    /// Returns whether another run of this projection and tenant is in progress. Only one may run
-    /// at a time.
+    /// Returns whether another run of this projection and tenant is in progress. Only one run of a
+    /// scope may be in progress at a time.
     pub fn is_taken(&self) -> bool {
         self.kind == Kind::Taken
     }
@@ -153,7 +154,8 @@ pub struct StepError {
 }
 
 impl StepError {
-    /// Returns whether the error was marked as fatal, so that the step is not tried again.
+    /// Returns whether the step marked the error as fatal, so that the engine does not retry the
+    /// step.
     pub fn is_fatal(&self) -> bool {
         self.fatal
     }
@@ -163,7 +165,7 @@ impl StepError {
         self.postponed_by
     }
 
-    /// Returns the error that this one was made from, and the chain of its causes.
+    /// Returns the error from which this `StepError` was converted, and the chain of its causes.
     pub(crate) fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
         let first: &(dyn StdError + 'static) = self.source.as_ref();
         std::iter::successors(Some(first), |error| (*error).source())
@@ -194,7 +196,7 @@ impl<E: Into<Source>> From<E> for StepError {
     }
 }
 
-/// Creates an error after which the step is not tried again.
+/// Creates an error after which the engine does not retry the step.
 pub fn fatal(error: impl Into<Source>) -> StepError {
     StepError {
         source: error.into(),
@@ -206,8 +208,8 @@ pub fn fatal(error: impl Into<Source>) -> StepError {
 /// Ends a run that cannot do its work yet, and runs the step again after `delay`: `return
 /// Err(postpone(5 * MINUTE))`.
 ///
-/// This is not a failure: [`Policy::attempts`](crate::Policy::attempts) does not count it, `handle`
-/// is not called, and no error is recorded. It does the same as
+/// A postponed run is not a failure: [`Policy::attempts`](crate::Policy::attempts) does not count
+/// it, and the engine neither calls `handle` nor records an error. `postpone` does the same as
 /// [`retry_after`](crate::retry_after), for a [`Job`](crate::Job), which has no transitions.
 pub fn postpone(delay: Duration) -> StepError {
     StepError {
@@ -219,7 +221,7 @@ pub fn postpone(delay: Duration) -> StepError {
 
 /// Marks an error as fatal with a method call: `text.parse().or_fatal()?`.
 pub trait OrFatal<T> {
-    /// Converts an error into one after which the step is not tried again.
+    /// Converts an error into an error after which the engine does not retry the step.
     ///
     /// # Errors
     /// Returns the error of `self`, marked as fatal.
@@ -241,7 +243,7 @@ pub struct Failure {
     pub attempt: u32,
     /// The number of earlier runs that failed; this run is not counted.
     pub failures: u32,
-    /// The error message with its causes.
+    /// The message of the error that the step returned, with its causes.
     pub message: String,
     /// Whether the step marked the error as fatal.
     pub fatal: bool,

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// A fact in the log of a tenant.
+/// A fact that a step or a caller records in the log of a tenant.
 ///
 /// ```
 /// use gen_durable::Event;
@@ -36,12 +36,12 @@ pub trait Event: Data {
     /// The version of the payload's shape. If the shape changes, raise the version; `upgrade` then
     /// converts payloads of older versions.
     const VERSION: u16 = 1;
-    /// Converts a payload of an older version to the current shape. By default the payload is used
-    /// unchanged.
+    /// Converts a payload of an older version to the current shape. The default implementation
+    /// returns the payload unchanged.
     ///
     /// # Errors
-    /// The payload cannot be converted. The projection then handles it as an event that cannot be
-    /// applied.
+    /// The payload cannot be converted. The projection then handles the event as one that it cannot
+    /// apply.
     fn upgrade(from: u16, payload: serde_json::Value) -> Result<serde_json::Value, StepError> {
         let _ = from;
         Ok(payload)
@@ -71,7 +71,7 @@ pub trait Event: Data {
 /// }
 /// ```
 pub trait Events: Send + Sync + Sized + 'static {
-    /// The names of the events to read; the projection skips all others.
+    /// The names of the events to read; the projection skips events with other names.
     const NAMES: &'static [&'static str];
     /// Decodes an event from the JSON text of its row. Numbers beyond 64 bits keep all of their
     /// digits.
@@ -102,15 +102,15 @@ impl<E: Event> Events for E {
 pub struct Recorded<E> {
     /// The position in the log of its tenant: 1, 2, 3, .. without gaps.
     pub position: i64,
-    /// The database time at which the event was recorded.
+    /// The database time at which a step or a caller recorded the event.
     pub at: Timestamp,
     /// The instance that recorded the event; `None` if a caller recorded it.
     pub instance: Option<i64>,
     /// The step that recorded the event; `None` if a caller recorded it.
     pub step: Option<String>,
-    /// The headers that were recorded with the event.
+    /// The headers that the step or the caller added to the event.
     pub headers: Option<serde_json::Value>,
-    /// The event itself.
+    /// The decoded event.
     pub event: E,
 }
 
@@ -234,7 +234,7 @@ fn prepared(
 }
 
 impl<'c, E: Event> IntoFuture for Record<'c, E> {
-    /// The position of the event.
+    /// The log position of the recorded event.
     type Output = Result<i64, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
@@ -293,7 +293,7 @@ impl<'c> RecordAll<'c> {
 }
 
 impl<'c> IntoFuture for RecordAll<'c> {
-    /// The positions of the events.
+    /// The log positions of the recorded events.
     type Output = Result<Vec<i64>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 

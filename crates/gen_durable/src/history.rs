@@ -8,15 +8,15 @@ use serde::{Serialize, Serializer};
 use crate::{engine::execute::Decision, store::row::Claimed};
 
 /// How much history the steps of a machine record: [`Machine::HISTORY`](crate::Machine::HISTORY),
-/// [`Job::HISTORY`](crate::Job::HISTORY). Acts from outside (a cancel, the loss of a worker, an
-/// operator's retry) are recorded in any case.
+/// [`Job::HISTORY`](crate::Job::HISTORY). Acts from outside (a cancel, the crash of a worker, an
+/// operator's retry) add an entry with every policy.
 ///
 /// An entry is one row, inserted by the commit that it describes. The engine keeps the entries of
 /// the last 1,000 commits of an instance, until the instance is deleted. `durable show` and
-/// [`Inspect::history`](crate::Inspect::history) read it.
+/// [`Inspect::history`](crate::Inspect::history) read the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum HistoryPolicy {
-    /// Records one entry per commit. The default of a machine.
+    /// The engine records one history entry per commit. This is the default of a machine.
     All,
     /// Records only results without progress: retries, failures, outages, stuck instances, and the
     /// end of an instance by `fail`. The default of a job.
@@ -25,7 +25,7 @@ pub enum HistoryPolicy {
     Off,
 }
 
-/// The commit number from which on the history of an instance is trimmed.
+/// The number of the first commit of an instance that may trim its history.
 const TRIM_FROM: i64 = 1_000;
 /// A commit trims the history once per this many commits of an instance: in the commit with a
 /// multiple of this number, and in the commit after it, because the first of the two may be a
@@ -36,7 +36,8 @@ const TRIM_EVERY: i64 = 100;
 /// reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct HistoryRecord {
-    /// The step that ran. `None`: no entry is written, and the history is only trimmed.
+    /// The step that ran. `None` means that the commit inserts no history entry and only trims the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
     pub(crate) outcome: &'static str,
@@ -55,7 +56,8 @@ fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Err
 }
 
 impl HistoryRecord {
-    /// Returns the history entry for a decision, or `None` if the machine does not record it.
+    /// Returns the history entry for a step result, or `None` if the commit neither adds an entry
+    /// nor trims the history.
     pub(crate) fn of(
         row: &Claimed,
         decision: &Decision,

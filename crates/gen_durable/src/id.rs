@@ -43,7 +43,7 @@ impl Queue {
         Queue(name)
     }
 
-    /// Returns the name, as stored in the row.
+    /// Returns the name of the queue, as rows of `instances` store it.
     pub const fn name(self) -> &'static str {
         self.0
     }
@@ -65,7 +65,7 @@ impl<M: ?Sized> Id<M> {
         Id(id, PhantomData)
     }
 
-    /// Returns the number in the row.
+    /// Returns the id as a number, as the row of the instance stores it.
     pub const fn raw(self) -> i64 {
         self.0
     }
@@ -98,7 +98,8 @@ impl<M: ?Sized> fmt::Display for Id<M> {
         self.0.fmt(f)
     }
 }
-/// Serialized as a number, so that a machine can store the id of another instance in its state.
+/// Serializes the id as a number, so that a machine can store the id of another instance in its
+/// state.
 impl<M: ?Sized> Serialize for Id<M> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
@@ -114,25 +115,25 @@ impl<'de, M: ?Sized> Deserialize<'de> for Id<M> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Status {
-    /// Ready to run, or ready at its due time.
+    /// The instance is ready to run, or will be ready at its due time.
     Runnable,
-    /// Claimed by a worker.
+    /// A worker has claimed the instance.
     Executing,
-    /// Waiting for a signal.
+    /// The instance waits for a signal.
     AwaitingSignal,
-    /// Waiting for its children to settle.
+    /// The instance waits for its children to settle.
     AwaitingChildren,
-    /// In a lane, behind the head; or the head of a lane, if the lane worker runs it without a
-    /// claim.
+    /// The instance waits in a lane behind the head; or it is the head, and the lane worker runs it
+    /// without a claim.
     Queued,
-    /// Set aside for an operator: a build could not decode the instance, or too many workers
-    /// crashed while they ran it.
+    /// The instance is set aside for an operator: a build could not decode the instance, or too
+    /// many workers crashed while they ran it.
     Stuck,
-    /// Settled with a result.
+    /// The instance has settled with a result.
     Done,
-    /// Settled as failed.
+    /// The instance has settled as failed.
     Failed,
-    /// Settled as cancelled.
+    /// The instance has settled as cancelled.
     Cancelled,
 }
 
@@ -142,7 +143,7 @@ impl Status {
         matches!(self, Status::Done | Status::Failed | Status::Cancelled)
     }
 
-    /// Returns the name of the status, as stored in the row.
+    /// Returns the name of the status, as rows of `instances` store it.
     pub const fn name(self) -> &'static str {
         match self {
             Status::Runnable => "runnable",
@@ -157,7 +158,7 @@ impl Status {
         }
     }
 
-    /// All statuses, the live ones first.
+    /// All statuses, the statuses of unsettled instances first.
     pub const ALL: [Status; 9] = [
         Status::Runnable,
         Status::Executing,

@@ -45,7 +45,7 @@ pub trait Job: Data {
     const FORMER_NAMES: &'static [&'static str] = &[];
     /// The version of the stored format; see [`Machine::VERSION`].
     const VERSION: u16 = 1;
-    /// The queue of new instances, unless the enqueue names another one.
+    /// The queue of new instances, unless the enqueue names another queue.
     const QUEUE: Queue = Queue::DEFAULT;
     /// How much history the engine records for instances of this job: by default only retries and
     /// failures.

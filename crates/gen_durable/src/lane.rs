@@ -1,10 +1,10 @@
-//! Lanes: one whole instance at a time, in the order of enqueueing.
+//! Lanes: a lane runs one whole instance at a time, in the order of enqueueing.
 
 use std::fmt;
 
-/// A lane runs its instances one after the other, strictly first in, first out. An instance that is
-/// retried keeps its lane position, and all instances behind it wait. Different machines may share
-/// a lane; lanes do not wait for one another.
+/// A lane runs its instances one after the other, strictly first in, first out. An instance that
+/// the engine retries keeps its lane position, and all instances behind it wait. Different machines
+/// may share a lane; lanes do not wait for one another.
 ///
 /// ```
 /// use gen_durable::Lane;
@@ -28,7 +28,7 @@ impl Lane {
     }
 
     /// Blocks the lane if this instance fails: the instances behind it wait until an operator
-    /// retries it, skips it or discards it (`durable lanes`, or
+    /// retries, skips or cancels the failed instance (`durable lanes`, or
     /// [`Operate::lane_retry`](crate::Operate::lane_retry) and similar calls). By default the next
     /// instance runs.
     pub fn block_on_failure(mut self) -> Lane {
@@ -36,7 +36,7 @@ impl Lane {
         self
     }
 
-    /// Returns the key, as stored in the row.
+    /// Returns the key of the lane, as rows of `lanes` store it.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -70,7 +70,7 @@ impl LaneKey {
         }
     }
 
-    /// Sets the tenant.
+    /// Sets the tenant of the lane.
     pub fn of(self, tenant: impl fmt::Display) -> LaneKey {
         LaneKey {
             tenant: tenant.to_string(),
@@ -78,12 +78,12 @@ impl LaneKey {
         }
     }
 
-    /// Returns the key, as stored in the row.
+    /// Returns the key of the lane, as rows of `lanes` store it.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Returns the tenant; empty for work without one.
+    /// Returns the tenant of the lane; empty if the lane belongs to no tenant.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }

@@ -27,7 +27,7 @@ mod operate;
 mod settings;
 mod timetable;
 
-// The engine. It contains no SQL.
+// The modules of the engine. They contain no SQL.
 mod codec;
 mod engine;
 mod unknown;

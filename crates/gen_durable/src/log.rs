@@ -1,4 +1,4 @@
-//! Reading and trimming event logs.
+//! Calls that read and trim the event logs of tenants.
 
 use std::{future::Future, pin::Pin, time::Duration};
 
@@ -16,9 +16,9 @@ use crate::{
     },
 };
 
-/// The largest number of events of one page.
+/// The largest number of events that one read of a log returns.
 const PAGE_MAX: usize = 10_000;
-/// The number of events deleted by one statement.
+/// The number of events of a log that one statement of a trim deletes.
 const TRIM_BATCH: i32 = 5_000;
 
 /// The event logs of all tenants: `client.events().of_tenant("acme", 0, 100)`. To read the next
@@ -33,10 +33,10 @@ impl Log {
         Log { pool }
     }
 
-    /// Returns the events of a tenant after this position, in order.
+    /// Returns the events of a tenant's log after this position, in the order of their positions.
     ///
     /// # Errors
-    /// The tenant's name is invalid, or the database is away.
+    /// The tenant's name is invalid, or the database is unreachable.
     pub async fn of_tenant(
         &self,
         tenant: &str,
@@ -49,7 +49,7 @@ impl Log {
     /// Returns the events with this name in a tenant's log after this position, in order.
     ///
     /// # Errors
-    /// A name is invalid, or the database is away.
+    /// The name of the tenant or of the event is invalid, or the database is unreachable.
     pub async fn of_name(
         &self,
         tenant: &str,
@@ -65,7 +65,7 @@ impl Log {
     /// Returns the events of type `E` in a tenant's log after this position, decoded and in order.
     ///
     /// # Errors
-    /// An event cannot be decoded, or the database is away.
+    /// An event cannot be decoded, or the database is unreachable.
     pub async fn of<E: Event>(
         &self,
         tenant: &str,
@@ -77,10 +77,10 @@ impl Log {
     }
 
     /// Returns the events that an instance recorded, in the order of their arrival numbers, after
-    /// the arrival number `after`; also events without a position.
+    /// the arrival number `after`. The list includes events without a log position.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn of_instance<M>(
         &self,
         id: Id<M>,
@@ -93,7 +93,7 @@ impl Log {
     /// Returns the position of the last event of a tenant's log; 0 if the log is empty.
     ///
     /// # Errors
-    /// The tenant's name is invalid, or the database is away.
+    /// The tenant's name is invalid, or the database is unreachable.
     pub async fn log_position(&self, tenant: &str) -> Result<i64, Error> {
         let tenant = named(tenant)?;
         self.call("read a log", move |connection| async move {
@@ -106,7 +106,7 @@ impl Log {
     /// ordered by tenant and begins after `after`.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn tenants(
         &self,
         after: Option<&str>,
@@ -119,12 +119,12 @@ impl Log {
         self.call("list the logs", act).await
     }
 
-    /// Assigns positions to events of this tenant that were recorded in transactions that have
-    /// committed by now. Engines do this on their own; a program without an engine may call it.
-    /// Returns the number of events.
+    /// Assigns positions to events of this tenant that callers recorded in transactions, if these
+    /// transactions have committed. Engines assign positions on their own; a program without an
+    /// engine may call this method. Returns the number of events that received a position.
     ///
     /// # Errors
-    /// The tenant's name is invalid, or the database is away.
+    /// The tenant's name is invalid, or the database is unreachable.
     pub async fn assign_positions(&self, tenant: &str) -> Result<i64, Error> {
         let tenants = vec![named(tenant)?];
         let act = move |connection: std::rc::Rc<Connection>| async move {
@@ -138,14 +138,15 @@ impl Log {
         Ok(placed.iter().map(|(_, count)| count).sum())
     }
 
-    /// Deletes events of a tenant up to the position `to` that are older than `older_than`. It
+    /// Deletes events of a tenant up to the position `to` that are older than `older_than`. A trim
     /// never deletes the last event, nor an event that a projection or a run of the tenant has not
-    /// read yet, unless [`force`](TrimLog::force) is set. A projection that has scopes for other
-    /// tenants only counts as one that has read nothing of this log. Returns the number of deleted
-    /// events. Deleted events cannot be replayed: a rebuild of a trimmed log halts.
+    /// read yet, unless [`force`](TrimLog::force) is set. If a projection has scopes only for other
+    /// tenants, it counts as a projection that has not read any event of this log. Returns the
+    /// number of deleted events. Deleted events cannot be replayed: a rebuild of a trimmed log
+    /// halts.
     ///
     /// # Errors
-    /// The tenant's name is invalid, or the database is away.
+    /// The tenant's name is invalid, or the database is unreachable.
     pub fn trim(&self, tenant: &str, to: i64, older_than: Duration) -> TrimLog<'_> {
         TrimLog {
             log: self,
@@ -249,8 +250,8 @@ pub struct TrimLog<'l> {
 }
 
 impl TrimLog<'_> {
-    /// Also deletes events that projections have not read yet. A projection that still needs a
-    /// deleted event halts.
+    /// Lets the trim delete events that projections have not read yet, too. A projection that still
+    /// needs a deleted event halts.
     pub fn force(mut self) -> Self {
         self.force = true;
         self

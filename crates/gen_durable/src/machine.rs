@@ -24,7 +24,7 @@ use crate::{
 pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
-/// A durable state machine. The fields of `self` are kept for the whole life of the instance;
+/// A durable state machine. The row stores the fields of `self` for the whole life of the instance;
 /// [`Step`](Machine::Step) is the step that runs next.
 ///
 /// ```
@@ -69,22 +69,21 @@ pub trait Machine: Data {
     const VERSION: u16 = 1;
     /// Older versions of stored rows that this type converts by [`upgrade`](Machine::upgrade).
     const UPGRADES_FROM: &'static [u16] = &[];
-    /// The queue of new instances, unless the enqueue names another one.
+    /// The queue of new instances, unless the enqueue names another queue.
     const QUEUE: Queue = Queue::DEFAULT;
     /// How much history the engine records for instances of this machine: by default one entry per
     /// commit. [`HistoryPolicy::Off`] saves one small row per step.
     const HISTORY: HistoryPolicy = HistoryPolicy::All;
     /// The application state that the host passes to every step, such as clients and configuration.
     type App: Send + Sync + 'static;
-    /// An enum of the steps. A variant may contain data that only this step needs. The serde names
-    /// of the variants are stored in the `step` column; a new instance begins at the default
-    /// variant.
+    /// An enum of the steps. A variant may contain data that only this step needs. The `step`
+    /// column stores the serde name of a variant; a new instance begins at the default variant.
     type Step: Data + Default;
     /// The result type of the instance, passed to [`done`](crate::done).
     type Output: Data;
 
-    /// Runs one step. The engine commits the returned transition before it starts anything that
-    /// results from it.
+    /// Runs one step. The engine commits the returned transition before it runs the next step or
+    /// anything else that the transition requests.
     ///
     /// A step may run more than once: if its worker crashes after the step's side effects and
     /// before the commit, another worker runs it again. Pass
@@ -100,9 +99,10 @@ pub trait Machine: Data {
         cx: &mut Context<'_, Self>,
     ) -> impl Future<Output = Outcome<Self>> + Send;
 
-    /// Handles a step that returned an error, panicked or exceeded its timeout. It is not called
-    /// when a worker crashes. `self` and `at` have the values from before the step. Any transition
-    /// may be returned; the default implementation applies [`policy`](Machine::policy).
+    /// Handles a step that returned an error, panicked or exceeded its timeout. The engine does not
+    /// call it when a worker crashes. `self` and `at` have the values from before the step.
+    /// `handle` may return any transition; the default implementation applies
+    /// [`policy`](Machine::policy).
     ///
     /// # Errors
     /// If `handle` itself returns an error, panics or exceeds the timeout, the instance fails.
@@ -138,14 +138,16 @@ pub trait Machine: Data {
 
     /// Returns the partition key of this instance, if it has one. At most one instance per
     /// partition key runs a step at any time, across all machines of the tenant and all processes.
-    /// The engine calls this once, when the instance is created. Instances of a partition run in
-    /// the order in which they are picked; for strict order use [lanes](Machine::lane).
+    /// The library calls this method once, when a caller or a step creates the instance. Instances
+    /// of a partition run in the order in which workers claim them; for strict order use
+    /// [lanes](Machine::lane).
     fn partition(&self) -> Option<String> {
         None
     }
 
     /// Returns the lane of this instance, if it has one. A lane runs one whole instance at a time,
-    /// in the order of enqueueing. The engine calls this once, when the instance is created.
+    /// in the order of enqueueing. The library calls this method once, when a caller or a step
+    /// creates the instance.
     fn lane(&self) -> Option<Lane> {
         None
     }
@@ -164,7 +166,8 @@ pub trait Machine: Data {
     /// it decodes the row with serde.
     ///
     /// # Errors
-    /// The row cannot be converted. The instance is set aside as stuck; its row stays unchanged.
+    /// The row cannot be converted. The engine sets the instance aside as stuck and keeps its step
+    /// and state unchanged.
     fn upgrade(from: u16, row: Stored) -> Result<Stored, StepError> {
         let _ = row;
         Err(fatal(format!("no upgrade from version {from}")))
@@ -179,11 +182,11 @@ pub trait Machine: Data {
 /// A row as an older version wrote it: the input and output of [`Machine::upgrade`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    /// The name of the step.
+    /// The name of the step of the stored row.
     pub step: String,
     /// The data of the step variant; `Null` for a unit variant.
     pub data: serde_json::Value,
-    /// The state of the machine.
+    /// The state of the machine in the stored row.
     pub state: serde_json::Value,
 }
 

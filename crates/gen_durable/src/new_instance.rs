@@ -17,7 +17,7 @@ use crate::{
     signal::KeyScope,
 };
 
-/// The longest key, in bytes.
+/// The longest key of an instance or a lane, partition key or dedup key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 512;
 
 /// A new instance with its options: `NewInstance::new(SendReceipt { order
@@ -86,8 +86,8 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     named("a machine's name", M::NAME, 1, NAME_BYTES_MAX)?;
     let (step, data) = codec::encode_step(&step.unwrap_or_default())?;
     named("a step's name", &step, 1, NAME_BYTES_MAX)?;
-    // serde writes an internally tagged enum as a map too. Without this check the row would store
-    // the name of the tag as the name of the step.
+    // serde writes an internally tagged enum as a map, like a variant with data. Without this check
+    // the row would store the name of the tag as the name of the step.
     if !variant_names::<M::Step>().contains(&step.as_str()) {
         return Err(fatal(format!(
             "the steps of {} must be an enum with serde's derived form",
@@ -155,15 +155,15 @@ impl NewInstance {
         self
     }
 
-    /// Sets the queue, instead of the machine's own.
+    /// Sets the queue of the instance, instead of the queue of its machine.
     pub fn queue(self, queue: Queue) -> Self {
         self.with(|new| new.queue = queue.name().to_owned())
     }
-    /// Sets the priority: lower values run first; the default is 0.
+    /// Sets the priority of the instance: lower values run first; the default is 0.
     pub fn priority(self, priority: i16) -> Self {
         self.with(|new| new.priority = priority)
     }
-    /// Delays the first step by this duration.
+    /// Delays the first step of the instance by this duration.
     pub fn after(self, delay: Duration) -> Self {
         self.with(|new| new.delay_seconds = codec::delay_seconds(delay))
     }
@@ -171,7 +171,8 @@ impl NewInstance {
     pub fn at(self, at: Timestamp) -> Self {
         self.with(|new| new.at = Some(to_micros(at)))
     }
-    /// Sets another key than the machine's own.
+    /// Sets the key of the instance, instead of the key that [`Machine::key`](crate::Machine::key)
+    /// returns.
     pub fn key(self, key: impl fmt::Display, scope: KeyScope) -> Self {
         let key = key.to_string();
         match codec::check_name("a key", &key, 1, KEY_BYTES_MAX) {
@@ -191,7 +192,7 @@ impl fmt::Debug for NewInstance {
     }
 }
 
-/// A machine, or a machine with options.
+/// A value that converts into a new instance: a machine, or a machine with options.
 pub trait IntoNewInstance {
     /// Converts `self` into a new instance.
     fn into_new_instance(self) -> NewInstance;

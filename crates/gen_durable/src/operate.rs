@@ -30,9 +30,9 @@ use crate::{
 pub type UntypedAddress = Address<()>;
 
 /// Calls on instances without their Rust types. The compiler does not check these calls as it
-/// checks the typed calls: workers do not claim an instance at a step that no live worker knows
-/// until such a worker starts, and they set an instance with a state that cannot be decoded aside
-/// as stuck.
+/// checks the typed calls: if no worker knows the step of an instance, no worker claims the
+/// instance until one starts that knows the step; if the state of an instance cannot be decoded, a
+/// worker sets the instance aside as stuck.
 #[derive(Debug, Clone)]
 pub struct Operate {
     pool: Pool,
@@ -42,25 +42,25 @@ pub struct Operate {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UntypedInstance {
-    /// The name of the machine.
+    /// The name of the machine of the new instance.
     pub machine: String,
     /// The version of the machine; the default is 1.
     pub version: u16,
-    /// The first step; the step of a job is `run`.
+    /// The first step of the new instance; the step of a job is `run`.
     pub step: String,
     /// The data of the first step, as JSON.
     pub data: Option<String>,
-    /// The state, as JSON.
+    /// The state of the new instance, as JSON.
     pub state: String,
-    /// The name of the queue.
+    /// The name of the queue of the new instance.
     pub queue: String,
-    /// The priority: lower values run first.
+    /// The priority of the new instance: lower values run first.
     pub priority: i16,
-    /// The tenant.
+    /// The tenant of the new instance.
     pub tenant: String,
-    /// The delay until the first step may run.
+    /// The delay until the first step of the new instance may run.
     pub after: Duration,
-    /// The time before which the first step does not run.
+    /// The time before which the first step of the new instance does not run.
     pub at: Option<Timestamp>,
     /// The key of the instance.
     pub key: Option<String>,
@@ -68,7 +68,7 @@ pub struct UntypedInstance {
     pub scope: KeyScope,
     /// The key of the lane of this instance; see [`Machine::lane`](crate::Machine::lane).
     pub lane: Option<String>,
-    /// Whether the lane is blocked if this instance fails.
+    /// Whether this instance blocks its lane if it fails.
     pub lane_blocks: bool,
     /// The partition key of this instance; see [`Machine::partition`](crate::Machine::partition).
     pub partition: Option<String>,
@@ -139,7 +139,7 @@ impl Operate {
     /// the cancel came in time: `false` if the instance had already settled.
     ///
     /// # Errors
-    /// The instance does not exist, or the database is away.
+    /// The instance does not exist, or the database is unreachable.
     pub async fn cancel(
         &self,
         to: UntypedAddress,
@@ -171,7 +171,7 @@ impl Operate {
     ///
     /// # Errors
     /// A name or a JSON text is invalid, an instance of another machine holds the key, or the
-    /// database is away.
+    /// database is unreachable.
     pub async fn enqueue(&self, new: UntypedInstance) -> Result<(i64, bool), Error> {
         named("a machine's name", &new.machine, NAME_BYTES_MAX)?;
         named("a step's name", &new.step, NAME_BYTES_MAX)?;
@@ -250,7 +250,8 @@ impl Operate {
             .apart(move |connection| async move {
                 let data = data.as_deref().map(RawValue::get);
                 let again = operate::retry(&connection, id, name.as_deref(), data).await?;
-                // Reads the row only to explain why the retry was rejected.
+                // Reads the row of the instance only to explain why the database rejected the
+                // retry.
                 let row = if again.is_none() {
                     inspect::one(&connection, id).await?
                 } else {
@@ -285,7 +286,7 @@ impl Operate {
         }
     }
 
-    /// Checks that the text is JSON that a row can store. The text itself is stored unchanged.
+    /// Checks that the text is JSON that a row can store. The row stores the text unchanged.
     fn json(&self, what: &str, text: &str) -> Result<Box<RawValue>, Error> {
         let value: Box<RawValue> = serde_json::from_str(text)
             .map_err(|error| Error::because(Kind::Invalid, format!("{what} is not JSON"), error))?;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// One second, for durations such as `2 * SECOND`.
 pub const SECOND: Duration = Duration::from_secs(1);
-/// One minute.
+/// One minute, for durations such as `2 * MINUTE`.
 pub const MINUTE: Duration = Duration::from_secs(60);
-/// One hour.
+/// One hour, for durations such as `2 * HOUR`.
 pub const HOUR: Duration = Duration::from_secs(3600);
-/// One day of 24 hours.
+/// One day of 24 hours, for durations such as `2 * DAY`.
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The policy for a failed step, as the default `handle` applies it, and the timeout of a step.
@@ -23,10 +23,10 @@ pub struct Policy {
     pub attempts: u32,
     /// The pause after the first failure (1 s); it doubles with each further failure.
     pub backoff_first: Duration,
-    /// The longest pause (5 minutes).
+    /// The longest pause between a failure of a step and its next run (5 minutes).
     pub backoff_max: Duration,
     /// Shortens each pause by up to this many percent (20), so that instances that failed together
-    /// are not all retried at the same moment. 0 disables the jitter. It is computed from the
+    /// do not all run at the same moment. 0 disables the jitter. The jitter depends only on the
     /// instance's id and its number of failures, so it is the same for the same run.
     pub jitter_percent: u8,
     /// Fails a step that runs longer than this. `None` means the `step_timeout` of the engine (5
@@ -35,7 +35,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Fails the instance at the first failure.
+    /// A policy that fails the instance at the first failure of a step.
     pub const ONCE: Policy = Policy {
         attempts: 1,
         backoff_first: SECOND,

@@ -27,9 +27,9 @@ pub trait Projection: Send + Sync + 'static {
     /// [`on_version_change`](Projection::on_version_change).
     const VERSION: u16 = 1;
     /// Whether the key of the projection's rows includes
-    /// [`cx.generation`](ProjectionContext::generation). Readers then ask
-    /// `<schema>.generation(tenant, projection)` for the generation to read. Such a projection can
-    /// be rebuilt in a shadow while it is read, and verified.
+    /// [`cx.generation`](ProjectionContext::generation). Readers then call
+    /// `<schema>.generation(tenant, projection)` to learn which generation to read. A worker can
+    /// rebuild such a projection in a shadow while readers use it, and can verify it.
     const GENERATIONS: bool = false;
     /// The events that the projection reads.
     type Events: Events;
@@ -37,7 +37,7 @@ pub trait Projection: Send + Sync + 'static {
     /// Applies these events to the rows. Events arrive in order, without gaps, and once.
     ///
     /// # Errors
-    /// The batch is rolled back, and its events are retried according to
+    /// The worker rolls the batch back, and retries its events according to
     /// [`policy`](Projection::policy).
     fn apply(
         &self,
@@ -49,17 +49,17 @@ pub trait Projection: Send + Sync + 'static {
     /// place, and for the old generation after readers have moved to a new one.
     ///
     /// # Errors
-    /// The transaction is rolled back, and the run fails.
+    /// The worker rolls the transaction back, and the run fails.
     fn clear(
         &self,
         cx: &mut ProjectionContext<'_>,
     ) -> impl Future<Output = Result<(), StepError>> + Send;
 
     /// Returns a digest of the rows of this tenant and generation, without the generation itself;
-    /// use [`ProjectionContext::digest`]. Without a digest the projection cannot be verified.
+    /// use [`ProjectionContext::digest`]. A worker cannot verify a projection without a digest.
     ///
     /// # Errors
-    /// The transaction is rolled back, and the run fails.
+    /// The worker rolls the transaction back, and the run fails.
     fn digest(
         &self,
         cx: &mut ProjectionContext<'_>,
@@ -73,7 +73,7 @@ pub trait Projection: Send + Sync + 'static {
         Policy::default()
     }
 
-    /// Returns how to handle an event that cannot be applied.
+    /// Returns how a worker handles an event that the projection cannot apply.
     fn on_poison(&self) -> PoisonPolicy {
         PoisonPolicy::Halt
     }
@@ -84,8 +84,8 @@ pub trait Projection: Send + Sync + 'static {
     }
 }
 
-/// How to handle an event that cannot be applied: after all attempts, or at once if the error is
-/// [fatal](crate::fatal).
+/// How a worker handles an event that the projection cannot apply: after all attempts, or at once
+/// if the error is [fatal](crate::fatal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PoisonPolicy {
@@ -98,7 +98,7 @@ pub enum PoisonPolicy {
     Park,
 }
 
-/// How a build handles rows of an older version.
+/// How a build handles rows that an older version of the projection wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnVersionChange {
@@ -117,21 +117,21 @@ pub enum OnVersionChange {
 /// scope.
 #[non_exhaustive]
 pub struct ProjectionContext<'a> {
-    /// The tenant of the events.
+    /// The tenant of the events that the projection applies.
     pub tenant: &'a str,
     /// The generation of the rows to write, for a projection that keeps
     /// [generations](Projection::GENERATIONS).
     pub generation: i32,
-    /// Whether these events were already applied before. If so, do not send anything out of the
-    /// database.
+    /// Whether the projection has already applied these events before, so that this call is a
+    /// replay, a rebuild or a verification. If so, do not send anything out of the database.
     pub replaying: bool,
-    /// The transaction.
+    /// The transaction in which the projection writes its rows.
     pub tx: &'a mut Tx,
 }
 
 impl ProjectionContext<'_> {
-    /// Returns a digest of the rows of this query, independent of their order. Leave the generation
-    /// out.
+    /// Returns a digest of the rows of this query, independent of their order. Leave the column of
+    /// the generation out of the query.
     ///
     /// # Errors
     /// The database refuses the query.
@@ -169,7 +169,7 @@ impl fmt::Debug for ProjectionContext<'_> {
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Creates a digest from bytes that were computed elsewhere.
+    /// Creates a digest from bytes that the caller has computed.
     pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
     }

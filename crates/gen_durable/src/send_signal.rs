@@ -22,7 +22,7 @@ use crate::{
     wake::Hint,
 };
 
-/// The largest total payload of one statement, in bytes of JSON.
+/// The largest total payload of the signals of one statement, in bytes of JSON.
 const SIGNALS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// A signal in the JSON form that `gen_durable.signal_all` reads.
@@ -41,7 +41,7 @@ pub(crate) struct SignalRow {
 }
 
 impl SignalRow {
-    /// Checks names, keys and payload against the limits of the columns.
+    /// Checks the names, keys and payload of the signal against their size limits.
     pub(crate) fn check(&self, bytes_max: usize) -> Result<(), StepError> {
         let named = |what: &str, text: &str, bytes_min, bytes_max| {
             codec::check_name(what, text, bytes_min, bytes_max).map_err(fatal)
@@ -93,7 +93,7 @@ pub fn signal_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> Outgoin
 }
 
 impl OutgoingSignal {
-    /// Delivers the signal only once, however often it is sent with this key; see
+    /// Delivers the signal only once, however often callers send a signal with this dedup key; see
     /// `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
         if let Ok(sent) = &mut self.sent {
@@ -123,7 +123,7 @@ impl fmt::Debug for OutgoingSignal {
 pub enum Delivery {
     /// The signal is in the inbox of its target.
     Delivered,
-    /// The target has already received a signal with the same key.
+    /// The target has already received a signal with the same dedup key.
     Duplicate,
     /// There is no target: the instance does not exist, is of another machine, or has settled.
     NoTarget,
@@ -153,8 +153,8 @@ pub struct SignalOrStarted<M> {
     pub is_new: bool,
 }
 
-// These traits are implemented by hand, because a derive would require `Debug` and `Copy` of the
-// machine type.
+// Implements these traits without a derive, because a derive would require `Debug` and `Copy` of
+// the machine type.
 impl<M> fmt::Debug for SignalOrStarted<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SignalOrStarted {
@@ -179,7 +179,7 @@ impl<M> Copy for SignalOrStarted<M> {}
 impl Client {
     /// Sends any number of signals, to any targets, in one statement:
     /// `client.signal_all([signal_to(a, Paid), signal_to(b, Paid)])`. Returns the outcome of each
-    /// signal, in their order. A signal that cannot be delivered does not affect the others.
+    /// signal, in their order. A signal that cannot be delivered does not affect the other signals.
     pub fn signal_all(&self, signals: impl IntoIterator<Item = OutgoingSignal>) -> SignalAll<'_> {
         SignalAll {
             client: self,
@@ -188,8 +188,8 @@ impl Client {
     }
 
     /// Sends a signal to the instance that holds this machine's key. If no instance holds it, the
-    /// call starts one, with the signal in its inbox. Of concurrent callers, one starts the
-    /// instance, and the signals of all of them are delivered.
+    /// call starts one, with the signal in its inbox. If several callers send at the same time, one
+    /// of them starts the instance, and the instance receives the signals of all of them.
     pub fn signal_or_start<S: Signal>(&self, machine: S::To, signal: S) -> SignalOrStart<'_, S> {
         // `prepare` replaces this empty address by the machine's own key.
         let signal = signal_to(
@@ -300,13 +300,13 @@ pub struct SignalOrStart<'c, S: Signal> {
 }
 
 impl<'c, S: Signal> SignalOrStart<'c, S> {
-    /// Delivers the signal only once, however often it is sent with this key; see
+    /// Delivers the signal only once, however often callers send a signal with this dedup key; see
     /// `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
         self.signal = self.signal.once(key);
         self
     }
-    /// Sets the tenant of the instance, in which the key is searched.
+    /// Sets the tenant of the instance. The call searches for the key in this tenant.
     pub fn tenant(mut self, tenant: impl fmt::Display) -> Self {
         self.start = self.start.tenant(tenant);
         self
@@ -446,7 +446,7 @@ impl<'c, S: Signal> SendSignal<'c, S> {
         }
     }
 
-    /// Delivers the signal only once, however often it is sent with this key; see
+    /// Delivers the signal only once, however often callers send a signal with this dedup key; see
     /// `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
         self.signal = self.signal.once(key);

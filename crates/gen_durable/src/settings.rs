@@ -14,12 +14,12 @@ const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The longest finite retention: the date that lies this far in the past must be representable.
 const RETENTION_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// How long settled instances of a queue are kept; `None` keeps them without limit.
+/// How long engines keep settled instances of a queue; `None` keeps them without limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// The retention of done instances.
+    /// How long engines keep done instances of the queue.
     pub done: Option<Duration>,
-    /// The retention of failed and cancelled instances.
+    /// How long engines keep failed and cancelled instances of the queue.
     pub failed: Option<Duration>,
 }
 
@@ -53,12 +53,12 @@ pub struct Settings {
     /// How often an engine searches for expired workers, to release their claims (30 s).
     pub reap_every: Duration,
     /// How many worker crashes during the same step of an instance set the instance aside as stuck
-    /// (3; at least 2, because the first crash shows only that the instance was claimed at that
-    /// time). An operator's retry resets the count.
+    /// (3; at least 2, because the first crash shows only that the worker had claimed the instance
+    /// at that time). An operator's retry resets the count.
     pub crashes_max: u16,
-    /// How often an engine polls for work while there is some (6 ms).
+    /// How often an engine polls for runnable instances while it finds some (6 ms).
     pub busy_poll: Duration,
-    /// How often an engine polls for work after a minute without any (1 s).
+    /// How often an engine polls for runnable instances after a minute without any (1 s).
     pub idle_poll: Duration,
     /// How many steps of a queue run at once in this worker, unless the queue has its own limit
     /// (100).
@@ -67,21 +67,21 @@ pub struct Settings {
     /// longer has failed.
     pub step_timeout: Duration,
     /// The timeout of the engine's own statements (30 s). After it the engine assumes that the
-    /// network or the server is gone: it drops the connection, and asks on another connection
-    /// whether the statement was committed.
+    /// network or the server is gone: it drops the connection, and reads on another connection
+    /// whether the database has committed the statement.
     pub statement_timeout: Duration,
     /// How long a shutdown waits for running steps (20 s) before it releases their claims. If the
     /// database does not respond, the shutdown takes at most 5 s longer: it stays within the 30 s
     /// that Kubernetes grants by default.
     pub drain_timeout: Duration,
-    /// How long done instances are kept (1 day). `None` keeps them without limit. The retention
-    /// also bounds a key with [`KeyScope::Ever`](crate::KeyScope::Ever): the key is free again when
-    /// its instance is deleted.
+    /// How long engines keep done instances (1 day). `None` keeps them without limit. The retention
+    /// also bounds a key with [`KeyScope::Ever`](crate::KeyScope::Ever): the key is free when an
+    /// engine has deleted its instance.
     /// [`EngineBuilder::queue_retention`](crate::EngineBuilder::queue_retention) sets the retention
     /// of one queue.
     pub retention: Option<Duration>,
-    /// How long failed and cancelled instances are kept (30 days). `None` keeps them without limit.
-    /// Stuck instances are kept until they are resolved.
+    /// How long engines keep failed and cancelled instances (30 days). `None` keeps them without
+    /// limit. Engines never delete stuck instances.
     pub failed_retention: Option<Duration>,
     /// How often an engine reads timers that other processes have set (1 s). If the process that
     /// set a timer ends before the timer is due, the timer fires at most this much late.
@@ -90,8 +90,8 @@ pub struct Settings {
     /// (1,000). Ten processes fire ten times as many. Timers that become due in that time still
     /// fire on time.
     pub overdue_per_second: u32,
-    /// How long the rows of fired, missed and cancelled timers are kept, as well as finished runs
-    /// and resolved failures of projections (30 days). `None` keeps them without limit.
+    /// How long engines keep the rows of fired, missed and cancelled timers, of finished runs and
+    /// of resolved failures of projections (30 days). `None` keeps them without limit.
     pub timer_retention: Option<Duration>,
     /// How long an instance remembers the key of a consumed `once` signal (30 days). `None` means
     /// for its whole life.
@@ -103,18 +103,18 @@ pub struct Settings {
     pub stuck_retry_every: Duration,
     /// The largest state, step data or result, in bytes of JSON (1 MiB).
     pub payload_bytes_max: usize,
-    /// How many transactions steps and callers may have open at once (10). Each uses its own
-    /// connection, opened on first use; a further transaction waits up to 10 s for one. A step with
-    /// a long transaction delays other transactions: set this to at least the number of steps that
-    /// hold such transactions at once.
+    /// How many transactions steps and callers may have open at once (10). Each transaction uses
+    /// its own connection, which the pool opens on first use. A further transaction waits for a
+    /// connection for up to 10 s. A step with a long transaction delays other transactions: set
+    /// this to at least the number of steps that hold such transactions at once.
     pub transactions: usize,
-    /// How many scopes (a projection of one tenant) this worker processes at once (2). Each uses a
-    /// connection while it is active.
+    /// How many scopes (a projection of one tenant) this worker processes at once (2). Each scope
+    /// uses a connection while a worker processes it.
     pub projectors: usize,
     /// The largest number of events that one call of a projection receives (500).
     pub projection_batch: usize,
-    /// How long events are kept after every projection of their tenant has read them. `None`, the
-    /// default, keeps them without limit; a projection cannot be rebuilt from deleted events.
+    /// How long engines keep events after every projection of their tenant has read them. `None`,
+    /// the default, keeps them without limit; a projection cannot be rebuilt from deleted events.
     pub event_retention: Option<Duration>,
     /// How many steps an instance may run ahead on one claim before other instances run (100). 0
     /// and 1 both mean one step.
@@ -167,7 +167,7 @@ impl Settings {
         self.statement_timeout + self.statement_timeout / 4
     }
 
-    /// Returns the retention of settled instances for queues without their own.
+    /// Returns the retention of settled instances for queues that have no retention of their own.
     pub(crate) fn retentions(&self) -> Retention {
         Retention {
             done: self.retention,

@@ -21,7 +21,7 @@ pub trait Signal: Data {
 
 /// The signals that a step waits for: one signal, or a tuple of signals, all of the same machine.
 pub trait Signals<M: Machine> {
-    /// Returns the names of the signals.
+    /// Returns the names of the signals that the step waits for.
     fn names() -> Vec<&'static str>;
 }
 
@@ -53,15 +53,15 @@ pub enum Address<M: ?Sized> {
     Id(Id<M>),
     /// The instance that holds this key in this tenant (the tenant is empty unless it is set).
     Key {
-        /// The key.
+        /// The key of the target instance.
         key: String,
-        /// The tenant of the instance.
+        /// The tenant of the target instance.
         tenant: String,
     },
 }
 
 impl<M: ?Sized> Address<M> {
-    /// Sets the tenant in which the key is searched. It has no effect on an address by id.
+    /// Sets the tenant in which a call searches for the key. It has no effect on an address by id.
     pub fn of(self, tenant: impl fmt::Display) -> Address<M> {
         match self {
             Address::Key { key, .. } => Address::Key {
@@ -106,7 +106,7 @@ pub struct ReceivedSignal {
     pub id: i64,
     /// The name of the signal.
     pub name: String,
-    /// The payload, as JSON text.
+    /// The payload of the signal, as JSON text.
     pub payload: String,
 }
 
@@ -142,13 +142,14 @@ impl ReceivedSignal {
 /// How long an instance occupies its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyScope {
-    /// Until the instance has settled; then the key is free again.
+    /// The instance occupies its key until it has settled; then the key is free.
     #[default]
     Live,
-    /// For as long as the row exists, also after the instance has settled: until its retention
-    /// ([`Settings::retention`](crate::Settings::retention)) is over.
+    /// The instance occupies its key for as long as its row exists, even after it has settled:
+    /// until its retention ([`Settings::retention`](crate::Settings::retention)) is over.
     Ever,
-    /// Never: the key is only a label, neither unique nor an address.
+    /// The instance does not occupy its key: the key is only a label, neither unique nor an
+    /// address.
     None,
 }
 

@@ -51,10 +51,10 @@ use crate::{
     },
 };
 
-/// The number of rows claimed at once while draining.
+/// The number of instances that `Lab::drain` claims at once.
 const DRAIN_BATCH: usize = 100;
-/// The largest number of steps of one drain, so that a machine that never settles does not drain
-/// without end.
+/// The largest number of steps that one call of `Lab::drain` runs, so that the call ends even if an
+/// instance never settles.
 const DRAIN_STEPS_MAX: u32 = 1_000_000;
 
 /// How often a lab checks for cancels, if the running step uses `Context::cancelled`.
@@ -62,10 +62,10 @@ const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 static LABS: AtomicU64 = AtomicU64::new(0);
 
-/// A test bench: enqueue like a caller, [`drain`](Lab::drain) all work that is due,
-/// [`skip`](Lab::skip) time. It runs the production statements on a real Postgres (`DATABASE_URL`,
-/// or a private server that it starts and stops itself), in its own schema, as the runtime role
-/// without DDL rights.
+/// A test environment: a test enqueues like a caller, runs all steps and timers that are due with
+/// [`drain`](Lab::drain), and moves the clock with [`skip`](Lab::skip). A lab runs the production
+/// statements on a real Postgres (`DATABASE_URL`, or a private server that it starts and stops
+/// itself), in its own schema, as the runtime role without DDL rights.
 ///
 /// The methods of a lab panic on errors, as `unwrap` in a test does.
 ///
@@ -93,11 +93,12 @@ static LABS: AtomicU64 = AtomicU64::new(0);
 pub struct Lab<App> {
     app: Arc<App>,
     client: Client,
-    /// The pool of the schema's owner: it creates the schema and drops it.
+    /// The pool of the role that owns the schema: the lab creates and drops the schema through this
+    /// pool.
     owner: Pool,
     registry: Registry,
     schedules: Schedules,
-    /// Registers the schedules on first use.
+    /// Set when the lab has registered its schedules in the database, which it does on first use.
     registered: tokio::sync::OnceCell<()>,
     readers: Vec<Arc<dyn Reader>>,
     settings: Settings,
@@ -179,7 +180,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Registers a machine or job, so that the lab runs it.
     ///
     /// # Panics
-    /// The registration is invalid.
+    /// The registration of the machine or projection is invalid.
     #[allow(clippy::expect_used)]
     pub fn register<M: Machine>(mut self) -> Self
     where
@@ -191,10 +192,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
-    /// Registers a projection: a drain applies the recorded events to it.
+    /// Registers a projection: [`drain`](Lab::drain) applies the recorded events to it.
     ///
     /// # Panics
-    /// The registration is invalid.
+    /// The registration of the machine or projection is invalid.
     #[allow(clippy::expect_used)]
     pub fn project<P: Projection>(mut self, projection: P) -> Self {
         self.readers
@@ -202,13 +203,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
-    /// Replaces all registered projections by this one, like the deployment of another build.
+    /// Replaces all registered projections by `projection`, like the deployment of another build.
     pub fn project_instead<P: Projection>(mut self, projection: P) -> Self {
         self.readers.clear();
         self.project(projection)
     }
 
-    /// Sets the settings: timeouts and limits of steps.
+    /// Sets the settings of the lab: timeouts and limits of steps.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
@@ -221,10 +222,11 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
-    /// Runs all work that is due, until there is none. The clock does not move.
+    /// Runs all steps and timers that are due, until none is due, and then applies new events to
+    /// the projections. The clock does not move.
     ///
     /// # Panics
-    /// The work does not end, or the database fails.
+    /// The lab has run a million steps and more are due, or the database fails.
     pub async fn drain(&self) -> DrainStats {
         let mut tally = DrainStats::default();
         self.register_schedules().await;
@@ -251,7 +253,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     /// Assigns positions to new events, applies all events to the projections, and carries out
-    /// requested runs. Returns the number of events that could not be applied.
+    /// requested runs. Returns the number of events that the projections could not apply.
     async fn project_all(&self) -> u32 {
         if self.readers.is_empty() {
             return 0;
@@ -287,7 +289,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Runs only the next due step. Returns whether a step was due.
     ///
     /// # Panics
-    /// The database fails.
+    /// A statement of the lab fails.
     pub async fn step(&self) -> bool {
         let Some(row) = self.claim(&self.worker, 1).await.pop() else {
             return false;
@@ -298,10 +300,11 @@ impl<App: Send + Sync + 'static> Lab<App> {
         true
     }
 
-    /// Moves the clock forward by `by`, and drains at every due time on the way.
+    /// Moves the clock forward by `by`. Stops at every due time on the way and runs all steps and
+    /// timers that are due then.
     ///
     /// # Panics
-    /// The work does not end, or the database fails.
+    /// The lab has run a million steps and more are due, or the database fails.
     pub async fn skip(&self, by: Duration) -> DrainStats {
         let target = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         let mut tally = self.drain().await;
@@ -324,30 +327,31 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// Moves the clock and runs nothing: work that becomes due on the way waits for the next drain.
+    /// Moves the clock and runs nothing: steps and timers that become due wait for the next call of
+    /// [`drain`](Lab::drain).
     ///
     /// # Panics
-    /// The database fails.
+    /// A statement of the lab fails.
     pub async fn advance(&self, by: Duration) {
         let to = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         self.owner_call(move |connection| async move { lab::set_clock(&connection, to).await })
             .await;
     }
 
-    /// Returns the time of the lab's clock.
+    /// Returns the current time of the lab's clock.
     ///
     /// # Panics
-    /// The database fails.
+    /// A statement of the lab fails.
     pub async fn now(&self) -> Timestamp {
         self.call(|connection| async move { lab::clock(&connection).await })
             .await
     }
 
-    /// Runs the next due step, and simulates a crash of its worker before the commit. The row is
-    /// then runnable again, with one attempt more.
+    /// Runs the next due step, and simulates a crash of its worker before the commit. The instance
+    /// is then runnable, and its number of attempts is larger by one.
     ///
     /// # Panics
-    /// The database fails.
+    /// A statement of the lab fails.
     pub async fn crash_before_commit(&self) {
         let crashed = Worker {
             id: format!(
@@ -431,8 +435,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         &self.url
     }
 
-    /// Returns the number of statements sent through this lab's pools so far, by the name of their
-    /// file: for a test of the cost of a call.
+    /// Returns the number of statements sent through this lab's pools so far, by the name of the
+    /// SQL file of each statement: for a test of the cost of a call.
     pub fn statements(&self) -> BTreeMap<&'static str, u64> {
         self.client.pool().inner.target.sent()
     }
@@ -464,7 +468,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0)
                 .await?
                 .rows;
-            // The claim requested `limit` rows from each queue. Release the claims beyond `limit`.
+            // The pick requested up to `limit` instances of each queue. Releases the claims of the
+            // instances beyond `limit`.
             let extra = rows.split_off(limit.min(rows.len()));
             let claims: Vec<_> = extra.iter().map(Claimed::claim).collect();
             if !claims.is_empty() {
@@ -482,7 +487,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.run_again(row, None).await
     }
 
-    /// Runs the step of a claimed row. With `poison`, only the handler runs.
+    /// Runs the step of a claimed instance and returns the step result. If `poison` has a failure,
+    /// runs only the machine's handler, with this failure.
     async fn run_again(&self, row: &Claimed, poison: Option<Failure>) -> Decision {
         let row = Arc::new(row.clone());
         let environment = Arc::new(Environment::new(
@@ -503,8 +509,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// Checks at intervals whether the instance of a running step was cancelled, if the step uses
-    /// `Context::cancelled`.
+    /// Checks at intervals whether a caller has cancelled the instance of a running step, if the
+    /// step uses `Context::cancelled`.
     async fn watch(&self, watch: &Arc<Watch>) -> Infallible {
         loop {
             tokio::time::sleep(WATCH_EVERY).await;
@@ -564,7 +570,8 @@ impl<App> fmt::Debug for Lab<App> {
 
 impl<App> Drop for Lab<App> {
     fn drop(&mut self) {
-        // Ignores errors of the drop: a private server is removed as a whole when the process ends.
+        // Ignores errors of the statement that drops the schema of the lab: the end of the process
+        // removes a private server with all of its schemas.
         let _ = self.owner.post(Route::Apart, |connection| async move {
             let _ = lab::drop_schema(&connection).await;
         });

@@ -24,35 +24,37 @@ use crate::{
     wake::{NewTimer, TimerDue},
 };
 
-/// How often an update is retried when the schedule changes concurrently.
+/// How often a call retries its update of a schedule when another transaction changes the schedule
+/// at the same time.
 const TRIES_MAX: u32 = 10;
 
-/// A timer: a time at which something becomes due.
+/// A timer: a time at which a sleep or a wait ends, or a repeating timer or a schedule fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimerInfo {
-    /// `sleep`, `deadline`, `repeat` (the repeating timer of a wait) or `schedule`.
+    /// The kind of the timer: `sleep`, `deadline`, `repeat` (the repeating timer of a wait) or
+    /// `schedule`.
     pub kind: String,
     /// The number of a repeat or schedule timer: the argument of [`Timers::cancel`].
     pub id: Option<i64>,
-    /// The due time.
+    /// The time at which the timer or occurrence is due.
     pub due_at: Timestamp,
-    /// The instance that sleeps or waits.
+    /// The instance that sleeps or waits until the timer is due.
     pub instance: Option<i64>,
     /// The machine of the instance; for a repeat, the machine that it enqueues.
     pub machine: String,
     /// The name of the schedule.
     pub schedule: Option<String>,
-    /// The cycle of a repeat or schedule.
+    /// The cycle of a repeating timer or a schedule.
     pub cycle: Option<String>,
     /// The step that the instance runs at the due time.
     pub step: Option<String>,
-    /// Whether the due time has passed.
+    /// Whether the due time of the timer has passed.
     pub overdue: bool,
     /// Whether a live worker can fire the timer: a timer of a schedule needs a live worker that has
     /// registered the schedule.
     pub served: bool,
-    /// The database time of this read.
+    /// The database time at which the call read this row.
     pub now: Timestamp,
 }
 
@@ -60,11 +62,11 @@ pub struct TimerInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forecast {
-    /// The index of the part, from 0.
+    /// The index of the part of the forecast, from 0.
     pub part: usize,
-    /// `sleep`, `deadline`, `repeat` or `schedule`.
+    /// The kind of the timers: `sleep`, `deadline`, `repeat` or `schedule`.
     pub kind: String,
-    /// The number of timers.
+    /// The number of timers of this kind that become due in this part of the forecast.
     pub count: i64,
 }
 
@@ -83,7 +85,7 @@ impl Timers {
     /// 1,000.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn next(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
         self.list(limit, TimerSelection::All).await
     }
@@ -91,7 +93,7 @@ impl Timers {
     /// Returns the overdue timers.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn overdue(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
         self.list(limit, TimerSelection::Overdue).await
     }
@@ -106,11 +108,11 @@ impl Timers {
     }
 
     /// Divides the time ahead into `parts` (1 to 1,000) and returns the number of timers that
-    /// become due in each; parts without timers are left out. The count of each kind and part has
-    /// an upper bound: see [`Inspect::forecast`].
+    /// become due in each; the list leaves out parts without timers. The count of each kind and
+    /// part has an upper bound: see [`Inspect::forecast`].
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn forecast(
         &self,
         ahead: std::time::Duration,
@@ -151,18 +153,18 @@ impl Timers {
 pub struct ScheduleInfo {
     /// The name of the schedule.
     pub name: String,
-    /// The cycle in force.
+    /// The cycle by which the schedule fires.
     pub cycle: String,
     /// The name of the policy for missed occurrences.
     pub missed: String,
-    /// The cycle in the code.
+    /// The cycle with which the code registers the schedule.
     pub code_cycle: String,
     /// The time at which an operator set the cycle, with the operator in `set_by`. `None`: the
     /// cycle of the code is in force.
     pub set_at: Option<Timestamp>,
     #[allow(missing_docs)]
     pub set_by: Option<String>,
-    /// The time at which the schedule was paused, with the operator in `paused_by`.
+    /// The time at which an operator paused the schedule, with the operator in `paused_by`.
     pub paused_at: Option<Timestamp>,
     #[allow(missing_docs)]
     pub paused_by: Option<String>,
@@ -176,11 +178,12 @@ pub struct ScheduleInfo {
     pub registered_by: Vec<(String, i32)>,
     /// The time zone of the cycle's calendar. `None`: this build cannot parse the cycle.
     pub zone: Option<String>,
-    /// The next occurrences, up to five.
+    /// The next occurrences of the schedule, up to five.
     pub next: Vec<Timestamp>,
-    /// The last runs, up to five, the latest first.
+    /// The last occurrences of the schedule that fired or were missed, up to five, the latest
+    /// first.
     pub runs: Vec<ScheduleRun>,
-    /// The database time of this read.
+    /// The database time at which the call read this row.
     pub now: Timestamp,
 }
 
@@ -188,15 +191,15 @@ pub struct ScheduleInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct ScheduleRun {
-    /// The due time.
+    /// The time at which the timer or occurrence is due.
     pub due: Timestamp,
-    /// `fired` or `missed`.
+    /// The state of the occurrence: `fired` or `missed`.
     pub state: String,
-    /// The time at which the occurrence fired or was found missed.
+    /// The time at which a worker fired the occurrence or found that it was missed.
     pub ended: Timestamp,
     /// The instance that the occurrence started.
     pub instance: Option<i64>,
-    /// The status of that instance, if its row still exists.
+    /// The status of the instance that the occurrence started, if its row still exists.
     pub status: Option<String>,
     /// The number of missed occurrences that this occurrence replaced.
     pub missed: u32,
@@ -215,10 +218,10 @@ impl Schedules {
         Schedules { pool }
     }
 
-    /// Returns all schedules by name, up to 1,000.
+    /// Returns all schedules, ordered by name, up to 1,000.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn list(&self) -> Result<Vec<ScheduleInfo>, Error> {
         Inspect::new(self.pool.clone()).schedules(None, 1_000).await
     }
@@ -226,7 +229,7 @@ impl Schedules {
     /// Returns one schedule, or `None` if it does not exist.
     ///
     /// # Errors
-    /// The name is invalid, or the database is away.
+    /// The name of the schedule is invalid, or the database is unreachable.
     pub async fn show(&self, name: &str) -> Result<Option<ScheduleInfo>, Error> {
         Inspect::new(self.pool.clone()).schedule(name).await
     }
@@ -235,7 +238,7 @@ impl Schedules {
     /// schedule was already paused.
     ///
     /// # Errors
-    /// There is no such schedule, or the database is away.
+    /// There is no such schedule, or the database is unreachable.
     pub async fn pause(&self, name: &str, by: &str) -> Result<bool, Error> {
         check(name)?;
         let (called, by) = (name.to_owned(), storable(by));
@@ -253,7 +256,8 @@ impl Schedules {
     /// Returns whether the schedule was paused.
     ///
     /// # Errors
-    /// There is no such schedule, this build cannot parse its cycle, or the database is away.
+    /// There is no such schedule, this build cannot parse its cycle, or the database is
+    /// unreachable.
     pub async fn resume(&self, name: &str) -> Result<bool, Error> {
         check(name)?;
         for _ in 0..TRIES_MAX {
@@ -286,11 +290,11 @@ impl Schedules {
         ))
     }
 
-    /// Sets the cycle of a schedule. The cycle stays in force, also across restarts, until the
-    /// cycle in the code changes; a paused schedule stays paused.
+    /// Sets the cycle of a schedule. The cycle stays in force, even after engines restart, until
+    /// the cycle in the code changes; a paused schedule stays paused.
     ///
     /// # Errors
-    /// The cycle is invalid, there is no such schedule, or the database is away.
+    /// The cycle is invalid, there is no such schedule, or the database is unreachable.
     pub async fn set(
         &self,
         name: &str,
@@ -328,7 +332,7 @@ impl Schedules {
     /// timer.
     ///
     /// # Errors
-    /// There is no such schedule, or the database is away.
+    /// There is no such schedule, or the database is unreachable.
     pub async fn run(&self, name: &str) -> Result<i64, Error> {
         check(name)?;
         let called = name.to_owned();

@@ -131,24 +131,24 @@ impl<M: Machine> fmt::Debug for Transition<M> {
     }
 }
 
-/// Continues with `step` at once.
+/// Returns a transition that continues the instance with `step` at once.
 pub fn next<M: Machine>(step: M::Step) -> Transition<M> {
     Transition::of(NextAction::Next(step))
 }
 
-/// Runs the same step again after `delay`. This raises [`attempt`](crate::Context::attempt).
-/// Returned by a step, it does not raise [`failures`](crate::Context::failures); returned by
-/// [`handle`](crate::Machine::handle), it does, because the step has failed.
+/// Runs the same step again after `delay`. The commit raises [`attempt`](crate::Context::attempt).
+/// It raises [`failures`](crate::Context::failures) only if [`handle`](crate::Machine::handle)
+/// returned the transition, because then the step has failed.
 pub fn retry_after<M: Machine>(delay: Duration) -> Transition<M> {
     Transition::of(NextAction::Retry(delay))
 }
 
-/// Settles the instance as done, with a result.
+/// Returns a transition that settles the instance as done, with a result.
 pub fn done<M: Machine>(output: M::Output) -> Transition<M> {
     Transition::of(NextAction::Done(output))
 }
 
-/// Settles the instance as failed.
+/// Returns a transition that settles the instance as failed, with a reason.
 pub fn fail<M: Machine>(reason: impl Into<String>) -> Transition<M> {
     Transition::of(NextAction::Stop(reason.into()))
 }
@@ -167,13 +167,13 @@ pub fn sleep_until(at: Timestamp) -> Sleep {
     Sleep(at.into())
 }
 
-/// A sleep without its next step yet.
+/// A sleep that still needs its next step.
 #[must_use = "name the step to run after the sleep: `.then(step)`"]
 #[derive(Debug, Clone)]
 pub struct Sleep(Due);
 
 impl Sleep {
-    /// Continues with `step` when the time has passed.
+    /// Sets the step that runs when the sleep is over.
     pub fn then<M: Machine>(self, step: M::Step) -> Transition<M> {
         Transition::of(NextAction::Sleep(self.0, step))
     }
@@ -189,7 +189,7 @@ pub fn wait_for<S>() -> WaitFor<S> {
     WaitFor(PhantomData)
 }
 
-/// A wait without its next step yet.
+/// A wait that still needs its next step.
 #[must_use = "name the step to run when a signal arrives: `.then(step)`"]
 #[derive(Debug)]
 pub struct WaitFor<S>(PhantomData<S>);
@@ -222,7 +222,7 @@ pub fn spawn<C: IntoNewInstance>(children: impl IntoIterator<Item = C>) -> Spawn
     }
 }
 
-/// Children without a join step yet.
+/// Children that still need their join step.
 #[must_use = "name the step that joins the children: `.then(step)`"]
 #[derive(Debug)]
 pub struct Spawn {
@@ -232,7 +232,7 @@ pub struct Spawn {
 }
 
 impl Spawn {
-    /// Adds children of another machine.
+    /// Adds children of another machine to the spawn.
     pub fn and<C: IntoNewInstance>(mut self, more: impl IntoIterator<Item = C>) -> Spawn {
         self.children
             .extend(more.into_iter().map(IntoNewInstance::into_new_instance));
@@ -243,13 +243,13 @@ impl Spawn {
         self.any = true;
         self
     }
-    /// Fails the step if the key of a child is already taken. By default the engine does not insert
-    /// such a child.
+    /// Fails the step if another instance already holds the key of a child. By default the engine
+    /// does not insert such a child.
     pub fn fail_if_taken(mut self) -> Spawn {
         self.fail_if_taken = true;
         self
     }
-    /// Sets the step that joins the children. Without any children it runs at once.
+    /// Sets the step that joins the children. If the spawn has no children, this step runs at once.
     pub fn then<M: Machine>(self, join: M::Step) -> Waiting<M> {
         let Spawn {
             children,
@@ -286,9 +286,9 @@ impl<M: Machine> Waiting<M> {
         transition
     }
 
-    /// Enqueues `job` repeatedly while the wait lasts: `.repeat(Cycle::every(DAY).times(2),
-    /// Remind { order })`. The commit that ends the wait also ends the repetition; a wait that is
-    /// satisfied at once never starts it.
+    /// Enqueues `job` repeatedly while the wait lasts: `.repeat(Cycle::every(DAY).times(2), Remind
+    /// { order })`. The commit that ends the wait ends the repetition too; if a signal or the
+    /// children end the wait at once, the repetition never starts.
     pub fn repeat(mut self, cycle: Cycle, job: impl IntoNewInstance) -> Waiting<M> {
         self.0.repeats.push((cycle, job.into_new_instance()));
         self

@@ -7,8 +7,9 @@ use serde_ignored::Path;
 use serde_json::value::RawValue;
 
 /// Returns the new state together with those fields of the stored state that `T` ignored during
-/// decoding. If the new state has a field of the same name, the new value wins. Only objects are
-/// searched: fields that were ignored inside a list element or an enum variant are not kept.
+/// decoding. If the new state has a field of the same name, the new value wins. The function
+/// searches only objects: it does not keep fields that `T` ignored inside a list element or an enum
+/// variant.
 ///
 /// The function decodes the stored state a second time, so callers call it only for a state that
 /// they write.
@@ -23,8 +24,8 @@ pub(crate) fn keep<T: DeserializeOwned>(stored: &str, state: String) -> String {
     let paths: Vec<&[String]> = ignored.iter().map(Vec::as_slice).collect();
     match merge(stored, &state, &paths) {
         // The path to a field of an enum variant does not contain the variant, so `merge` may
-        // insert the field at a wrong level. If the merged state cannot be decoded, this drops all
-        // unknown fields.
+        // insert the field at a wrong level. If the merged state cannot be decoded, `keep` returns
+        // the new state without the unknown fields.
         Some(merged) if serde_json::from_str::<T>(&merged).is_ok() => merged,
         _ => state,
     }

@@ -1,5 +1,6 @@
 //! Notifications between the loops of an engine in one process. A wake is only a hint: if every
-//! wake is lost, the loops still find all work when they poll the database.
+//! wake is lost, the loops still find all due instances, timers and events when they poll the
+//! database.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +24,7 @@ pub(crate) struct Hint {
     pub(crate) from: Timestamp,
 }
 
-/// A timer that this process has set.
+/// A timer that a step or a caller of this process has set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NewTimer {
     pub(crate) due: TimerDue,
@@ -48,20 +49,20 @@ const ARMED_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     timer_wake: Notify,
-    /// Timers that this process has set since the timer loop last read this list. The lock is held
-    /// only briefly, never across an await.
+    /// Timers that this process has set since the timer loop last read this list. Callers hold the
+    /// lock of this mutex only briefly, never across an await.
     armed: Mutex<Vec<NewTimer>>,
     picker_wake: Notify,
     /// Signalled after a cancel through this process: running steps may have lost their claim.
     claims_wake: Notify,
     /// The smallest due time of the hints since the picker last read them, by queue and priority.
-    /// The picker lowers its watermark to this time. The lock is held only briefly, never across an
-    /// await.
+    /// The picker lowers its watermark to this time. Callers hold the lock of this mutex only
+    /// briefly, never across an await.
     lowest: Mutex<BTreeMap<(String, i16), Timestamp>>,
 }
 
 impl Wake {
-    /// Wakes the picker, and makes it read from this due time on.
+    /// Wakes the picker, and makes its next pick read instances from the due time of the hint on.
     pub(crate) fn hint(&self, hint: Hint) {
         let mut lowest = self.lowest.lock().unwrap_or_else(PoisonError::into_inner);
         lowest
@@ -72,7 +73,7 @@ impl Wake {
         self.picker_wake.notify_one();
     }
 
-    /// Passes a new timer to the timer loop and wakes the loop.
+    /// Passes a new timer to the timer loop of the engine and wakes that loop.
     pub(crate) fn arm(&self, armed: NewTimer) {
         let mut waiting = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < ARMED_MAX {
@@ -91,7 +92,8 @@ impl Wake {
         std::mem::take(&mut *self.armed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wakes the picker, for example because a step has ended and the queue has room.
+    /// Wakes the picker, for example because a step has ended and the engine can run another step
+    /// of the same queue.
     pub(crate) fn wake(&self) {
         self.picker_wake.notify_one();
     }
@@ -102,17 +104,17 @@ impl Wake {
         self.claims_wake.notify_one();
     }
 
-    /// Waits for a call of `doubt`. A call from before this wait is not lost.
+    /// Waits for a wake of the claim watch. A wake before this call ends the wait at once.
     pub(crate) async fn doubted(&self) {
         self.claims_wake.notified().await;
     }
 
-    /// Waits until the picker is woken. A wake before this call also ends the wait.
+    /// Waits for a wake of the picker. A wake before this call ends the wait at once.
     pub(crate) async fn woken(&self) {
         self.picker_wake.notified().await;
     }
 
-    /// Returns the hints since the last call, and clears them.
+    /// Returns the hints for the picker since the last call, and clears them.
     pub(crate) fn take_hints(&self) -> Vec<Hint> {
         let taken =
             std::mem::take(&mut *self.lowest.lock().unwrap_or_else(PoisonError::into_inner));
@@ -132,10 +134,11 @@ impl Wake {
 #[derive(Debug, Default)]
 pub(crate) struct LogWake {
     wake: Notify,
-    /// Tenants with new events since the projector last read this set. The lock is held only
-    /// briefly, never across an await.
+    /// Tenants with new events since the projector last read this set. Callers hold the lock of
+    /// this mutex only briefly, never across an await.
     tenants: Mutex<BTreeSet<String>>,
-    /// Whether a run was requested, or something must be retried.
+    /// Whether the projector must search at once for runs, retries and redrives that it has to
+    /// process.
     runs: AtomicBool,
 }
 
@@ -164,7 +167,7 @@ impl LogWake {
         self.wake.notify_one();
     }
 
-    /// Waits for a wake. A wake from before this wait is not lost.
+    /// Waits for a wake of the projector. A wake before this call ends the wait at once.
     pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }

@@ -1,5 +1,5 @@
-//! The infrastructure of every workload: a Postgres configured for measurements, schemas for the
-//! bench alone, rows, and an engine.
+//! The infrastructure that all workloads of the bench use: a Postgres configured for measurements,
+//! schemas for the bench alone, functions that insert rows, and an engine.
 
 use std::{
     path::PathBuf,
@@ -21,15 +21,16 @@ use crate::{
     statistics::{median, rounded},
 };
 
-/// The schema of the measurements. It is never the schema of an application.
+/// The name of the schema in which the bench measures. No application uses a schema of this name.
 pub(crate) const SCHEMA: &str = "gen_durable_bench";
-/// A second schema, for a backlog that stays while the first schema is emptied.
+/// The name of a second schema, for a large backlog that stays while the bench empties the schema
+/// `SCHEMA`.
 pub(crate) const LARGE_SCHEMA: &str = "gen_durable_bench_large";
 
-/// Rows are inserted in statements of this size, as callers would insert them.
+/// The number of rows per INSERT when the bench fills a table, as a caller would enqueue instances.
 const FILL_BATCH: u64 = 1_000;
 const SETTLED_POLL: Duration = Duration::from_millis(1);
-/// The timeout of every wait. No measurement takes this long.
+/// The timeout of every wait of the bench. No measurement takes this long.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The database on which the bench measures.
@@ -40,13 +41,15 @@ pub(crate) struct Bench {
     pub(crate) pending: Option<u64>,
     pub(crate) caller: Option<PathBuf>,
     scale: f64,
-    /// A connection of the bench itself, in addition to the connections that are measured.
+    /// The database connection with which the bench fills tables and counts rows. The bench does
+    /// not measure this connection.
     pub(crate) sql: tokio_postgres::Client,
-    /// The private Postgres, if the bench started one. It stops when the bench ends.
+    /// The private Postgres, if the bench has started one. The private Postgres stops when the
+    /// bench ends.
     cluster: Option<Cluster>,
 }
 
-/// Prints progress to stderr, because stdout is for the result.
+/// Prints the progress of the bench to stderr, because the bench prints its report to stdout.
 pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }
@@ -83,7 +86,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Drops the schema of the measurements.
+    /// Drops the schema `SCHEMA`, in which the bench has measured.
     pub(crate) async fn close(self) -> Result<()> {
         self.drop_schema(SCHEMA).await
     }
@@ -103,17 +106,18 @@ impl Bench {
         Ok(row.try_get(0)?)
     }
 
-    /// Returns the count scaled for this run.
+    /// Returns the count multiplied by the hidden option `--scale` of the bench.
     pub(crate) fn count(&self, full: u64) -> u64 {
         ((full as f64 * self.scale) as u64).max(1)
     }
 
-    /// Returns the duration scaled for this run.
+    /// Returns the duration multiplied by the hidden option `--scale` of the bench.
     pub(crate) fn duration(&self, full: Duration) -> Duration {
         full.mul_f64(self.scale).max(Duration::from_millis(20))
     }
 
-    /// Returns the CPU time that was used so far.
+    /// Returns the CPU time that this process, the Postgres of the bench and the whole computer
+    /// have used so far.
     pub(crate) fn cpu(&self) -> Cpu {
         let server = self
             .cluster
@@ -128,12 +132,13 @@ impl Bench {
         }
     }
 
-    /// Returns a new connection pool, because every process has a pool of its own.
+    /// Returns a new connection pool for a schema, because in production every process has its own
+    /// pool.
     pub(crate) async fn pool(&self, schema: &str) -> Result<Pool> {
         Ok(Pool::connect_to(&self.url, schema).await?)
     }
 
-    /// Removes all instances and the rows that reference them.
+    /// Removes all instances of a schema and the rows that reference them.
     pub(crate) async fn empty(&self, schema: &str) -> Result<()> {
         Ok(self
             .sql
@@ -141,9 +146,9 @@ impl Bench {
             .await?)
     }
 
-    /// Brings a filled table into the state that it would have an hour later: statistics exist, and
-    /// a checkpoint has written the pages of the fill. Only a superuser may request a checkpoint,
-    /// so a failure is ignored.
+    /// Brings a table that the bench has just filled into the state that it would have an hour
+    /// later: runs ANALYZE, and requests a checkpoint that writes the new pages. Ignores an error
+    /// of the checkpoint, because only a superuser may request one.
     pub(crate) async fn at_rest(&self, table: &str) -> Result<()> {
         self.sql
             .batch_execute(&format!("vacuum (analyze) {table}"))
@@ -152,14 +157,14 @@ impl Bench {
         Ok(())
     }
 
-    /// Inserts runnable jobs with one step.
+    /// Inserts runnable jobs, which have one step each, into a schema.
     pub(crate) async fn fill_jobs(&self, schema: &str, count: u64) -> Result<()> {
         let state = serde_json::to_string(&Noop::new(1))?;
         self.fill(schema, count, "noop", "run", &state).await
     }
 
-    /// Inserts runnable instances of a machine at their first step. If `with_history` is set, the
-    /// instances record their history.
+    /// Inserts runnable instances of the machine `Walk` at their first step. If `with_history` is
+    /// set, the machine records the history of these instances.
     pub(crate) async fn fill_walks(
         &self,
         schema: &str,
@@ -175,7 +180,8 @@ impl Bench {
         self.fill(schema, count, machine, "walking", &state).await
     }
 
-    /// Inserts jobs with keys, as callers enqueue them: one JSON document per statement.
+    /// Inserts jobs with a lane or partition key, in the way in which callers enqueue instances:
+    /// one JSON document per statement.
     pub(crate) async fn fill_keyed(
         &self,
         schema: &str,
@@ -200,7 +206,8 @@ impl Bench {
         self.at_rest(&format!("{schema}.instances")).await
     }
 
-    /// Inserts rows with SQL, so that the memory of the fill does not appear in the measurement.
+    /// Inserts instances with SQL that generates the rows inside Postgres, so that the insert does
+    /// not increase the memory of this process, which the bench measures.
     async fn fill(
         &self,
         schema: &str,
@@ -225,7 +232,8 @@ impl Bench {
         self.at_rest(&format!("{schema}.instances")).await
     }
 
-    /// Waits until every runnable row has settled.
+    /// Waits until a schema has no runnable or executing instance, and no instance that waits for
+    /// placement.
     pub(crate) async fn all_settled(&self, schema: &str) -> Result<()> {
         let open = format!(
             "select exists (select from {schema}.instances where status = 'executing')
@@ -243,7 +251,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the number of instances that have not settled.
+    /// Returns the number of instances of a schema that have not settled.
     pub(crate) async fn live(&self, schema: &str) -> Result<u64> {
         let live = format!("select count(*) from {schema}.instances where settled_at is null");
         Ok(u64::try_from(
@@ -251,7 +259,7 @@ impl Bench {
         )?)
     }
 
-    /// Waits until this number of instances has settled.
+    /// Waits until this number of instances of a schema has settled.
     pub(crate) async fn settled(&self, schema: &str, count: u64) -> Result<()> {
         let settled =
             format!("select count(*) from {schema}.instances where settled_at is not null");
@@ -272,8 +280,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Inserts very many instances with the same lane or partition key that cannot run: the first
-    /// instance is due tomorrow, and all others wait for it.
+    /// Inserts very many instances with the same lane or partition key. None of them can run: the
+    /// first instance is due tomorrow, and all other instances wait for the first.
     pub(crate) async fn fill_blocked_key(
         &self,
         schema: &str,
@@ -305,7 +313,7 @@ impl Bench {
         self.at_rest(&format!("{schema}.instances")).await
     }
 
-    /// Waits until this number of instances waits for a signal.
+    /// Waits until this number of instances has the status `awaiting_signal`.
     pub(crate) async fn all_parked(&self, schema: &str, count: u64) -> Result<()> {
         let parked =
             format!("select count(*) from {schema}.instances where status = 'awaiting_signal'");
@@ -325,7 +333,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Waits until an engine claims work.
+    /// Waits until an engine reports that it is ready to claim instances.
     pub(crate) async fn ready(&self, engine: &Running) -> Result<()> {
         let begun = Instant::now();
         while !engine.health.is_ready() {
@@ -337,13 +345,13 @@ impl Bench {
         Ok(())
     }
 
-    /// Starts an engine with default settings and its own pool.
+    /// Starts an engine with default settings and its own connection pool in this process.
     pub(crate) async fn start_engine(&self, schema: &str, probe: &Arc<Probe>) -> Result<Running> {
         self.start_engine_on(self.pool(schema).await?, probe)
     }
 
-    /// Starts an engine and logs its slow statements in the log of the server, if the bench has
-    /// started the server.
+    /// Starts an engine in this process. If the bench has started the Postgres server, the server
+    /// logs the slow statements of this engine.
     pub(crate) async fn start_watched(
         &self,
         schema: &str,
@@ -396,7 +404,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Returns the CPU time per unit of work since `before`.
+    /// Returns the CPU time since `before`, divided by `count` units of work.
     pub(crate) fn since(self, before: Cpu, count: u64) -> Used {
         let micros = |seconds: f64| rounded(seconds * 1e6 / count.max(1) as f64, 1);
         let (own, postgres) = (self.own - before.own, self.postgres - before.postgres);
@@ -414,8 +422,8 @@ impl Cpu {
     }
 }
 
-/// CPU time per unit of work in microseconds, and the share of a core that other processes used at
-/// the same time.
+/// The CPU time per unit of work in microseconds, and the share of a core, in percent, that other
+/// processes of the computer used during the measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     pub(crate) own_us: f64,
@@ -424,7 +432,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Returns the medians for the report.
+    /// Returns the medians of the CPU times of several measurements, as JSON for the report.
     pub(crate) fn medians(all: &[Used]) -> serde_json::Value {
         let median_of =
             |field: fn(&Used) -> f64| median(&all.iter().map(field).collect::<Vec<_>>());
@@ -461,8 +469,8 @@ impl Running {
         Ok(self.task.await??)
     }
 
-    /// Waits for a future that completes through the work of this engine. Returns an error if the
-    /// engine ends first.
+    /// Waits for a future that completes when this engine has done its work. Returns an error if
+    /// the engine ends first.
     pub(crate) async fn until<T>(&mut self, done: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             done = done => Ok(done),
@@ -475,7 +483,7 @@ impl Running {
     }
 }
 
-/// Opens a connection and runs its driver on this runtime.
+/// Opens a database connection and spawns the task that drives it on the current runtime.
 pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
     let mut config: tokio_postgres::Config =
         url.parse().context("the database URL cannot be parsed")?;
@@ -488,7 +496,7 @@ pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
     Ok(client)
 }
 
-/// Starts Postgres with the configuration that is used for all published numbers.
+/// Starts a private Postgres with the configuration that all published numbers use.
 fn start_postgres() -> Result<Cluster> {
     Ok(Options::new()
         .setting("shared_buffers", "1GB")

@@ -1,5 +1,5 @@
-//! The calling process enqueues instances and reports when it did so. It is this program, started
-//! again.
+//! The calling process of the bench. It enqueues instances and reports the time of each enqueue.
+//! The bench starts its own program a second time as the calling process.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::{Ping, now_nanos};
 
-/// The environment variable with the task. A process that has this variable is a calling process.
+/// The environment variable with the task of the calling process. A process with this variable runs
+/// the task instead of the bench.
 const TASK: &str = "GEN_DURABLE_BENCH_CALLER";
 
 /// The task that the bench gives to the calling process.
@@ -23,12 +24,14 @@ pub(crate) struct Task {
     pub(crate) schema: String,
     pub(crate) count: u64,
     pub(crate) pause_ms: u64,
-    /// If set, append events to `count` tenants for `pause_ms` instead of enqueueing.
+    /// If set, the calling process appends events to the logs of `count` tenants for `pause_ms`
+    /// milliseconds, and enqueues no instances.
     #[serde(default)]
     pub(crate) append: bool,
 }
 
-/// The times when a ping was enqueued: before the call, and after its commit was confirmed.
+/// The times of the enqueue of a `Ping` job: before the call, and after Postgres has confirmed the
+/// commit.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy)]
 pub(crate) struct Called {
     pub(crate) n: u64,
@@ -36,7 +39,7 @@ pub(crate) struct Called {
     pub(crate) committed: u64,
 }
 
-/// Returns the task if this process is a calling process.
+/// Returns the task from the environment if this process is a calling process of the bench.
 pub(crate) fn task() -> Result<Option<Task>> {
     let Ok(text) = std::env::var(TASK) else {
         return Ok(None);
@@ -46,7 +49,8 @@ pub(crate) fn task() -> Result<Option<Task>> {
         .map(Some)
 }
 
-/// Executes the task in this process, the calling process, and prints the result.
+/// Executes the task of the calling process, and prints the times of its enqueues as JSON to
+/// stdout.
 pub(crate) async fn serve(task: Task) -> Result<()> {
     let pool = Pool::connect_to(&task.url, &task.schema).await?;
     if task.append {
@@ -76,9 +80,9 @@ pub(crate) async fn serve(task: Task) -> Result<()> {
     Ok(())
 }
 
-/// Enqueues pings at a steady rate.
+/// Enqueues `Ping` jobs at a steady rate, and returns the times of each enqueue.
 pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result<Vec<Called>> {
-    // The first call on a new connection is slower, so make one call before the measurement.
+    // Makes one call before the measurement, because the first call on a new connection is slower.
     client.inspect().workers().await?;
     let mut every = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
     let mut calls = Vec::new();
@@ -95,14 +99,15 @@ pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result
     Ok(calls)
 }
 
-/// Starts a calling process, which executes the task, and returns its result.
+/// Starts a calling process that executes the task, and returns the times that the process has
+/// printed.
 pub(crate) async fn from_another_process(
     program: Option<&Path>,
     task: &Task,
 ) -> Result<Vec<Called>> {
     let text = serde_json::to_string(task)?;
-    // The arguments of this process start the same command, which then finds the task in its
-    // environment.
+    // Starts the calling process with the arguments of this process, so that it runs the same
+    // command and finds its task in the environment.
     let (program, arguments) = match program {
         Some(program) => (program.to_owned(), Vec::new()),
         None => (this_program()?, std::env::args_os().skip(1).collect()),

@@ -1,5 +1,6 @@
-//! Floors: the least cost of the same work in plain SQL, on the same table with the same indexes
-//! and checks, without an engine. This module contains all SQL of the bench that is measured.
+//! The floors of the bench. A floor is the least cost of the work of a workload in plain SQL, on
+//! the same table with the same indexes and checks, without an engine. This module contains all SQL
+//! that the bench measures.
 
 pub(crate) mod loops;
 
@@ -13,11 +14,13 @@ use crate::{
     jobs::WALK_STEPS,
 };
 
-/// The batch size of the floors that run as procedures inside Postgres.
+/// The number of rows per batch in the floors (workloads in plain SQL) that run as procedures
+/// inside Postgres.
 const SQL_BATCH: i32 = 200;
 
-/// Drains jobs inside Postgres on one connection: one UPDATE claims a batch of jobs, and another
-/// UPDATE settles the batch, each in its own transaction. Returns rows per second.
+/// Runs all jobs with a procedure inside Postgres on one connection: one UPDATE claims a batch of
+/// jobs, and another UPDATE settles the batch, each in its own transaction. Returns jobs per
+/// second.
 pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
     sql_procedure(bench, 0, false).await?;
     let begun = Instant::now();
@@ -28,8 +31,10 @@ pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
     Ok(rows as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Runs the chain inside Postgres: a batch is claimed once, then one UPDATE runs each step. If
-/// `with_history` is set, the UPDATE also inserts a history row. Returns steps per second.
+/// Runs all steps of the `Walk` instances with a procedure inside Postgres: one UPDATE claims a
+/// batch of instances, then one UPDATE per step writes the step results of the batch. If
+/// `with_history` is set, the statement of each step inserts history rows too. Returns steps per
+/// second.
 pub(crate) async fn sql_chain(bench: &Bench, rows: u64, with_history: bool) -> Result<f64> {
     sql_procedure(bench, WALK_STEPS, with_history).await?;
     let begun = Instant::now();
@@ -84,8 +89,8 @@ async fn sql_procedure(bench: &Bench, nexts: u64, with_history: bool) -> Result<
     Ok(bench.sql.batch_execute(&text).await?)
 }
 
-/// Inserts single rows on this number of connections, spread over two threads. Returns rows per
-/// second.
+/// Inserts single instances with plain SQL on this number of connections, spread over two threads.
+/// Returns rows per second.
 pub(crate) async fn insert_one(bench: &Bench, callers: usize, lasting: Duration) -> Result<f64> {
     let threads_count = 2;
     let mut threads = Vec::new();
@@ -117,8 +122,8 @@ async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
     Ok(rows)
 }
 
-/// Appends single events on this number of connections to this number of tenants. Each append locks
-/// the head row of its tenant. Returns events per second.
+/// Appends single events with plain SQL on this number of connections to the logs of this number of
+/// tenants. Each append locks the row of its tenant in `event_heads`. Returns events per second.
 pub(crate) async fn append_one(
     bench: &Bench,
     callers: usize,
@@ -174,7 +179,8 @@ async fn append_until(url: String, tenants: u64, first: u64, lasting: Duration) 
     Ok(rows)
 }
 
-/// Inserts this number of rows per statement on one connection. Returns rows per second.
+/// Inserts instances with plain SQL on one connection, `size` rows per statement. Returns rows per
+/// second.
 pub(crate) async fn insert_many(bench: &Bench, batches: u64, size: u64) -> Result<f64> {
     let url = bench.url.clone();
     loops::on_a_thread(move || async move {
@@ -194,7 +200,8 @@ pub(crate) async fn insert_many(bench: &Bench, batches: u64, size: u64) -> Resul
     .await
 }
 
-/// Claims one existing row, several times. Returns the time of each round trip in milliseconds.
+/// Claims one existing instance with plain SQL, several times. Returns the time of each round trip
+/// in milliseconds.
 pub(crate) async fn claim_one(bench: &Bench, times: u64) -> Result<Vec<f64>> {
     let url = bench.url.clone();
     loops::on_a_thread(move || async move {

@@ -1,5 +1,5 @@
-//! The machines that the workloads run, and the probe that observes their steps. The steps do
-//! nothing, because the bench measures the engine.
+//! The machines that the workloads of the bench run, and the probe that counts their steps. The
+//! steps do nothing, because the bench measures the engine.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 /// The number of steps of a [`Walk`] that return `next`.
 pub(crate) const WALK_STEPS: u64 = 10;
 
-/// A job that does nothing.
+/// A job of the bench. Its step does nothing.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Noop {
     pub(crate) n: u64,
@@ -85,7 +85,7 @@ impl<const WITH_HISTORY: bool> Machine for Walk<WITH_HISTORY> {
     }
 }
 
-/// A job that reports when it started.
+/// A job that records its start time in the probe of the bench.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Ping {
     pub(crate) n: u64,
@@ -107,13 +107,15 @@ impl Job for Ping {
     }
 }
 
-/// A machine that waits for a signal, and reports when it was woken.
+/// A machine that waits for a signal, and records in the probe of the bench when the step after the
+/// wait starts.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Listener {
     pub(crate) n: u64,
 }
 
-/// The steps of a [`Listener`]: it waits for a signal, and the signal wakes it.
+/// The steps of a [`Listener`]: the first step waits for a signal, and the second step runs after
+/// the signal has arrived.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Listening {
@@ -122,7 +124,7 @@ pub(crate) enum Listening {
     Woken,
 }
 
-/// The signal that a listener waits for.
+/// The signal that a [`Listener`] waits for.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Wake;
 
@@ -133,7 +135,7 @@ impl Signal for Wake {
 
 impl Machine for Listener {
     const NAME: &'static str = "listener";
-    /// The history policy that a machine has by default.
+    /// The bench measures this machine with the history policy that a machine has by default.
     const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Arc<Probe>;
     type Step = Listening;
@@ -158,14 +160,14 @@ impl Machine for Listener {
     }
 }
 
-/// A machine that waits for a signal until a deadline.
+/// A machine that waits until a deadline for a signal that the bench never sends.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Alarm {
     pub(crate) name: String,
     pub(crate) due: Timestamp,
 }
 
-/// The steps of an alarm. After the deadline the step of an alarm is `Late`.
+/// The steps of an [`Alarm`]. After the deadline of its wait, an alarm runs the step `Late`.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AlarmStep {
@@ -199,13 +201,14 @@ impl Machine for Alarm {
     }
 }
 
-/// A machine that spawns many children and waits for them.
+/// A machine that spawns many children and waits until all of them have settled.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct FanOut {
     pub(crate) children: u64,
 }
 
-/// The steps of a parent: it spawns its children and joins them.
+/// The steps of a parent: the first step spawns the children, and the second step runs when the
+/// children have settled.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fanning {
@@ -216,7 +219,7 @@ pub(crate) enum Fanning {
 
 impl Machine for FanOut {
     const NAME: &'static str = "fan_out";
-    /// The history policy that a machine has by default.
+    /// The bench measures this machine with the history policy that a machine has by default.
     const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Arc<Probe>;
     type Step = Fanning;
@@ -270,7 +273,7 @@ impl Job for InPartition {
     }
 }
 
-/// Counts the steps of one engine, and records when they start.
+/// Counts the steps that one engine runs, and records when they start.
 #[derive(Debug)]
 pub(crate) struct Probe {
     steps: AtomicU64,
@@ -279,7 +282,7 @@ pub(crate) struct Probe {
     wanted: u64,
     reached: OnceLock<Instant>,
     all_ran: Notify,
-    /// The number and the start time of each [`Ping`].
+    /// The number and the start time of each [`Ping`] that the engine has run.
     started: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -312,7 +315,8 @@ impl Probe {
         self.first.get().copied().unwrap_or_else(Instant::now)
     }
 
-    /// Waits until all steps have started. Returns the time since the first one.
+    /// Waits until the number of steps that the probe waits for have started. Returns the time
+    /// since the start of the first step.
     pub(crate) async fn all(&self) -> Duration {
         loop {
             let notified = self.all_ran.notified();
@@ -323,7 +327,7 @@ impl Probe {
         }
     }
 
-    /// Returns the number and the start time of each ping that has started so far.
+    /// Returns the number and the start time of each [`Ping`] that has started so far.
     pub(crate) fn started(&self) -> Vec<(u64, u64)> {
         self.started
             .lock()
@@ -332,7 +336,8 @@ impl Probe {
     }
 }
 
-/// Returns the wall clock time in nanoseconds, the only clock that two processes share.
+/// Returns the wall clock time in nanoseconds. The bench uses this clock because two processes
+/// share it.
 pub(crate) fn now_nanos() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

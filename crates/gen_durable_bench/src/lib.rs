@@ -1,15 +1,14 @@
-//! The workloads of `durable bench`. Computers differ, and their load varies. Therefore every
-//! number is measured together with its floor (the least time that plain SQL needs for the same
-//! work), alternating with it in the same run. Compare the ratios between computers, not the
-//! absolute numbers.
+//! The workloads of `durable bench`. Computers differ, and their load varies. Therefore the bench
+//! measures every workload alternately with its floor (the least time that plain SQL needs for the
+//! same work). Compare the ratios to the floor between computers, not the absolute numbers.
 
-// The workloads, one file each.
+// The workloads of the bench, one module each.
 mod workloads;
 
-// The floors that the workloads are compared with.
+// The floors of the bench: the work of the workloads in plain SQL, for comparison.
 mod floors;
 
-// The infrastructure that all workloads share.
+// The infrastructure that all workloads of the bench share.
 mod bench;
 mod caller;
 mod jobs;
@@ -58,10 +57,10 @@ pub struct Args {
     pub caller: Option<PathBuf>,
 }
 
-/// Measures the workloads and prints the results.
+/// Measures the chosen workloads and prints the report of the bench.
 ///
 /// # Errors
-/// Returns an error if there is no Postgres to measure on, or if its connection breaks.
+/// Returns an error if there is no Postgres to measure on, or if the connection to Postgres breaks.
 pub async fn run(args: Args) -> Result<()> {
     if let Some(task) = caller::task()? {
         return caller::serve(task).await;
@@ -75,7 +74,7 @@ pub async fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Measures the workloads and returns the value that `--json` would print.
+/// Measures the chosen workloads and returns the value that `durable bench --json` would print.
 ///
 /// # Errors
 /// Same as [`run`].

@@ -8,16 +8,16 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// The memory of this process in megabytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// The peak of the memory since the last call of [`forget_peak`].
+    /// The peak of the memory of this process since the last call of [`forget_peak`], in megabytes.
     pub(crate) peak_mb: f64,
-    /// The memory that the process uses now.
+    /// The memory that this process uses now, in megabytes.
     pub(crate) now_mb: f64,
 }
 
-/// Resets the peak of the memory of this process.
+/// Resets the peak of the memory of this process, so that `Memory::peak_mb` counts from now on.
 pub(crate) fn forget_peak() {
-    // If this process may not reset the peak, the peak is that of the whole run, which is an upper
-    // bound.
+    // Ignores an error. If this process may not reset the peak of its memory, the peak since its
+    // start is an upper bound.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn memory() -> Memory {
     }
 }
 
-/// Returns the CPU seconds that these processes have used so far.
+/// Returns the CPU seconds that the processes with these ids have used so far.
 pub(crate) fn cpu_seconds(pids: &[i32]) -> f64 {
     pids.iter()
         .filter_map(|pid| stat(*pid))
@@ -57,8 +57,8 @@ pub(crate) fn machine_cpu_seconds() -> f64 {
         .unwrap_or_default()
         .split_ascii_whitespace()
         .skip(1);
-    // The fields are user, nice, system, idle, iowait, irq, softirq and steal. The first two
-    // already include the time of guests.
+    // The fields of `/proc/stat` are user, nice, system, idle, iowait, irq, softirq and steal. The
+    // fields user and nice already include the time of virtual guests.
     let ticks = fields
         .take(8)
         .enumerate()
@@ -89,8 +89,8 @@ struct Stat {
 
 fn stat(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The process name is in parentheses and may contain any character. The fields follow the last
-    // closing parenthesis.
+    // The process name in `/proc/PID/stat` is in parentheses and may contain any character, so the
+    // fields begin after the last closing parenthesis.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let seconds = |index: usize| Some(fields.get(index)?.parse::<f64>().ok()? / TICKS_PER_SECOND);

@@ -1,4 +1,4 @@
-//! The results of the bench, as a table and as JSON.
+//! The report of the bench: the measured values of all workloads, as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,20 @@ use serde_json::Value;
 
 use crate::{Args, statistics::rounded};
 
-/// The result of one workload.
+/// The measured values of one workload.
 #[derive(Debug, Serialize)]
 pub(crate) struct Measured {
     pub(crate) workload: &'static str,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
-    /// The floor, in the unit of the value.
+    /// The floor of the workload (the same work in plain SQL), in the unit of the measured value.
     pub(crate) floor: f64,
-    /// Value divided by floor. For a rate, higher is better; for a time, lower is better.
+    /// The measured value divided by the floor. For a rate, a higher ratio is better; for a time, a
+    /// lower ratio is better.
     pub(crate) ratio: f64,
-    /// A description of the floor.
+    /// A description of the plain SQL that the floor of the workload runs.
     pub(crate) floor_kind: &'static str,
-    /// Further results of this workload, by name.
+    /// Further measured values of this workload, by name.
     #[serde(flatten)]
     pub(crate) more: BTreeMap<&'static str, Value>,
 }
@@ -33,8 +34,8 @@ impl Measured {
         floor: f64,
         floor_kind: &'static str,
     ) -> Measured {
-        // Rates in the thousands are rounded to integers; times in milliseconds keep their
-        // decimals.
+        // Rounds values from 1,000 on (rates) to integers, and smaller values (times in
+        // milliseconds) to three decimals.
         let digits = if value.abs() >= 1_000.0 { 0 } else { 3 };
         let ratio = if floor == 0.0 {
             0.0
@@ -53,14 +54,14 @@ impl Measured {
         }
     }
 
-    /// Adds a further result to the result of the workload.
+    /// Adds a further measured value of the workload under this name.
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Measured {
         self.more.insert(name, value.into());
         self
     }
 }
 
-/// The results of one run of the bench.
+/// The measured values of all workloads that the bench has run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     long: bool,
@@ -84,7 +85,7 @@ impl Report {
         }
     }
 
-    /// Returns the results as a table.
+    /// Returns the measured values of all workloads as a table.
     pub(crate) fn table(&self) -> String {
         let mut table = Table::new();
         table

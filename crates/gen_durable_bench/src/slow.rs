@@ -1,5 +1,5 @@
-//! Finds the slowest statement of an engine in the log of the server. This works only for a server
-//! that the bench has started: the log of any other server is not accessible.
+//! Finds the slowest statement of an engine in the log of the Postgres server. This works only for
+//! a server that the bench has started, because the bench cannot read the log of any other server.
 
 use std::{fs, path::PathBuf};
 
@@ -9,23 +9,24 @@ use anyhow::{Context, Result};
 /// measurement.
 pub(crate) const LOGGED_FROM_MS: u32 = 10;
 
-/// Returns the connection options that log slow statements without their parameters.
+/// Returns the options of a connection that make Postgres log the slow statements of the connection
+/// without their parameters.
 pub(crate) fn options() -> String {
     format!("-c log_min_duration_statement={LOGGED_FROM_MS} -c log_parameter_max_length=0")
 }
 
-/// The part of a server log after a position.
+/// The part of the log of a Postgres server after a byte position.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
     path: PathBuf,
     from: usize,
 }
 
-/// One statement in the log of the server.
+/// One slow statement in the log of the Postgres server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Slow {
     pub(crate) milliseconds: f64,
-    /// The first line of SQL of the statement.
+    /// The first line of the statement that is not a comment.
     pub(crate) text: String,
 }
 
@@ -35,7 +36,8 @@ impl SlowLog {
         Ok(SlowLog { path, from })
     }
 
-    /// Returns the slowest statement so far. `None` if no statement was slow enough to be logged.
+    /// Returns the slowest statement in this part of the server log. Returns `None` if Postgres has
+    /// logged no slow statement.
     pub(crate) fn longest(&self) -> Result<Option<Slow>> {
         let log = read(&self.path)?;
         let new = String::from_utf8_lossy(log.get(self.from..).unwrap_or_default());
@@ -52,8 +54,8 @@ fn longest(log: &str) -> Option<Slow> {
     let slow = lines.iter().enumerate().filter_map(|(index, line)| {
         let (_, rest) = line.split_once("LOG:  duration: ")?;
         let (milliseconds, rest) = rest.split_once(" ms")?;
-        // The SQL files begin with comment lines, which are skipped. A statement continues on lines
-        // that begin with a tab.
+        // Skips the comment lines with which the SQL files of the engine begin. In the log of
+        // Postgres, a statement continues on lines that begin with a tab.
         let own = rest.split_once(": ").map_or("", |(_, text)| text);
         let more = lines
             .iter()

@@ -1,6 +1,6 @@
-//! Computes medians and percentiles of measured values.
+//! Computes medians and percentiles of the values that the bench has measured.
 
-/// Returns the median, or 0 if there are no values.
+/// Returns the median of the values, or 0 if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }

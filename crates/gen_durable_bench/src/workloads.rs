@@ -1,5 +1,5 @@
-//! The workloads by name. A new workload needs a file, a variant and a line in each table of this
-//! file.
+//! The workloads of the bench by name. A new workload needs a module, a variant of `Workload`, and
+//! a line in each table of the module `workloads`.
 
 mod chain;
 mod drain;
@@ -60,7 +60,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// All workloads, in the order of measurement.
+    /// All workloads, in the order in which the bench measures them.
     pub const ALL: [Workload; 14] = [
         Workload::Drain,
         Workload::Chain,
@@ -78,7 +78,7 @@ impl Workload {
         Workload::Projections,
     ];
 
-    /// Returns the name on the command line and in the results.
+    /// Returns the name of the workload on the command line and in the report.
     pub const fn name(self) -> &'static str {
         match self {
             Workload::Drain => "drain",
@@ -98,7 +98,7 @@ impl Workload {
         }
     }
 
-    /// Returns a description in one line.
+    /// Returns a description of the workload in one line.
     pub(crate) fn about(self) -> String {
         let help = self
             .to_possible_value()

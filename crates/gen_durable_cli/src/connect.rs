@@ -1,4 +1,4 @@
-//! Connects to the database and the schema that a command works on.
+//! Connects a command of the program `durable` to its database and schema.
 
 use std::{error::Error, fmt, sync::OnceLock};
 
@@ -16,11 +16,11 @@ pub(crate) struct Database {
     pub(crate) schema: String,
 }
 
-/// The audit entry of this command, once the command has written it. The command records the
-/// outcome in the entry when it ends.
+/// The audit entry of the running command, after the command has inserted the entry. The command
+/// adds its outcome to the entry when the command ends.
 static ACT: OnceLock<(Client, i64, AuditEntry)> = OnceLock::new();
 
-/// Records the outcome of this command, if it wrote an audit entry.
+/// Adds the outcome of the running command to its audit entry, if the command has inserted one.
 pub(crate) async fn record_outcome<T>(ended: &anyhow::Result<T>) {
     let Some((client, record, entry)) = ACT.get() else {
         return;
@@ -41,7 +41,7 @@ pub(crate) fn user() -> String {
 }
 
 impl Database {
-    /// Returns a pool without checking the schema version.
+    /// Returns a pool of database connections without checking the schema version.
     pub(crate) async fn pool(&self) -> anyhow::Result<Pool> {
         let url = self.url().ok_or_else(|| {
             Usage::new(
@@ -58,8 +58,8 @@ impl Database {
         Ok(Client::new(pool))
     }
 
-    /// Returns a client for a command that changes something. Writes the audit entry of the action
-    /// first; if that fails, the command does nothing.
+    /// Returns a client for a command that changes something. Inserts the audit entry of the
+    /// command first. If the insert fails, returns an error, and the command changes nothing.
     pub(crate) async fn client_for(
         &self,
         act: &str,
@@ -81,7 +81,7 @@ impl Database {
         Ok(client)
     }
 
-    /// Returns a pool for commands that only print SQL. It never connects.
+    /// Returns a pool for commands that only print SQL. The pool never opens a connection.
     pub(crate) fn unconnected_pool(&self) -> anyhow::Result<Pool> {
         Ok(Pool::open("host=/nowhere user=nobody", &self.schema, 1)?)
     }
@@ -91,7 +91,7 @@ impl Database {
     }
 }
 
-/// Returns `DATABASE_URL` if it is set and not blank.
+/// Returns the environment variable `DATABASE_URL` if the variable is set and not blank.
 pub(crate) fn url_of_the_environment() -> Option<String> {
     given(std::env::var("DATABASE_URL").ok().as_deref()).map(str::to_owned)
 }

@@ -1,5 +1,5 @@
-//! An HTTP server with limits: on the number of concurrent connections, and on the time to read a
-//! request head. (The router limits the size of bodies.)
+//! An HTTP server that limits the number of concurrent connections and the time in which a client
+//! must send a request head. The router of the dashboard limits the size of request bodies.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -21,11 +21,12 @@ use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet};
 /// The limits of the HTTP server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The maximum number of concurrent connections. Further connections wait in the accept queue
-    /// of the operating system.
+    /// The maximum number of concurrent connections that the server accepts. Further connections
+    /// wait until the server closes one; the operating system holds them in its list of connections
+    /// to accept.
     connections: usize,
-    /// A connection is closed if it has not sent a complete request head after this time, whether
-    /// it is idle or sends too slowly.
+    /// The server closes a connection if the client has not sent a complete request head after this
+    /// time, whether the client sends nothing or sends too slowly.
     head: Duration,
 }
 
@@ -38,10 +39,11 @@ impl Default for Bounds {
     }
 }
 
-/// The pause after a failed accept: the process may be out of file descriptors for a moment.
+/// The pause of the server after it failed to accept a connection, because the process may be out
+/// of file descriptors for a moment.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves HTTP until the future is dropped. The drop also closes all connections.
+/// Serves HTTP until the caller drops this future. The drop closes all connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -133,7 +135,8 @@ mod tests {
         for _ in 0..2 {
             slow.push(TcpStream::connect(address).await.unwrap());
         }
-        // The third connection is served only after the server has closed one of the two idle ones.
+        // The server serves the third connection only after it has closed one of the two idle
+        // connections.
         let mut third = TcpStream::connect(address).await.unwrap();
         third
             .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")

@@ -1,4 +1,5 @@
-//! The `durable` command: shows and controls the instances of gen_durable, and runs a demo.
+//! The program `durable`: shows and controls the instances of gen_durable, serves the dashboard,
+//! and runs a demo.
 
 mod commands;
 mod connect;
@@ -102,7 +103,8 @@ fn main() -> ExitCode {
             }
         }
     });
-    // Blocking tasks that still run must not keep the process from exiting.
+    // Limits the wait for blocking tasks that still run, so that they do not keep the process from
+    // exiting.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended.unwrap_or_else(|error| fail(&error))
 }
@@ -145,16 +147,16 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Prints the error and returns the exit code: 2 for invalid usage, 1 for every other error.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    // The messages of the errors of gen_durable already contain their causes. Append only the
-    // causes that are missing, which come from other libraries.
+    // Appends only the causes that the error message does not contain. Messages of gen_durable
+    // errors already contain their causes; messages of other libraries may not.
     let mut message = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !message.contains(&cause) {
             message = format!("{message}: {cause}");
         }
     }
-    // A message may have several lines, such as the end of a log. Escape each line and keep the
-    // line breaks.
+    // Escapes each line of the error message and keeps the line breaks, because a message may have
+    // several lines, for example the end of a log.
     let lines: Vec<String> = message.lines().map(text::safe).collect();
     eprintln!("error: {}", lines.join("\n"));
     ExitCode::from(if error.is::<connect::Usage>() { 2 } else { 1 })

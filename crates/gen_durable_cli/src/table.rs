@@ -1,4 +1,4 @@
-//! Prints results: tables for people, and one JSON value for programs.
+//! Prints the output of commands: tables for people, or one JSON value for programs.
 
 use std::io::{ErrorKind, Write};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::text::{safe, safe_json};
 
-/// A table with headings. Every cell is escaped for the terminal.
+/// A table with headings. The table escapes the text of every cell for the terminal.
 #[derive(Debug)]
 pub(crate) struct Rows {
     table: Table,
@@ -23,7 +23,7 @@ impl Rows {
         Rows { table }
     }
 
-    /// Aligns these columns to the right, for numbers.
+    /// Aligns these columns of the table to the right, for numbers.
     pub(crate) fn right<const N: usize>(mut self, columns: [usize; N]) -> Rows {
         for column in columns {
             if let Some(column) = self.table.column_mut(column) {
@@ -51,15 +51,15 @@ impl std::fmt::Display for Rows {
     }
 }
 
-/// Prints terminal control sequences. It accepts only constants, so that text from the database
-/// never reaches the terminal unescaped.
+/// Prints terminal control sequences. The function accepts only constants, so that text from the
+/// database never reaches the terminal unescaped.
 pub(crate) fn print_raw(text: &'static str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Prints one or more lines. A closed pipe (`| head`) is not an error.
+/// Prints one or more lines to stdout. A closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: impl std::fmt::Display) -> anyhow::Result<()> {
     let text = text.to_string();
     let mut out = std::io::stdout().lock();
@@ -73,7 +73,7 @@ pub(crate) fn print(text: impl std::fmt::Display) -> anyhow::Result<()> {
     }
 }
 
-/// Prints one JSON value on one line.
+/// Prints one JSON value on one line to stdout.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(safe_json(&serde_json::to_string(value)?))
 }

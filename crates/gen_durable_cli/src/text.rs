@@ -2,8 +2,8 @@
 
 use gen_durable::Timestamp;
 
-/// Escapes text from the database for a terminal: control characters, and characters that reorder
-/// or hide text, are written as escapes.
+/// Escapes text from the database for a terminal: replaces control characters, and characters that
+/// reorder or hide text, by escapes.
 pub(crate) fn safe(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,13 +18,13 @@ pub(crate) fn safe(text: &str) -> String {
     shown
 }
 
-/// Escapes JSON text for a terminal and for programs. The JSON value stays the same, because the
-/// dangerous characters are written as JSON escapes.
+/// Escapes JSON text for a terminal: replaces control characters and invisible characters by JSON
+/// escapes, so that programs still parse the same JSON value.
 pub(crate) fn safe_json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        // Outside its strings, the JSON has line breaks and no other control characters. All other
-        // escaped characters are inside strings.
+        // Does not escape a line break, because JSON text has line breaks only outside its strings.
+        // All other characters to escape are inside strings.
         if is_dangerous(c) && c != '\n' {
             let mut units = [0_u16; 2];
             c.encode_utf16(&mut units)

@@ -1,4 +1,4 @@
-//! The history of an instance, as a table or as JSON.
+//! Prints the history of an instance, as a table or as JSON.
 
 use std::str::FromStr;
 
@@ -10,17 +10,17 @@ use crate::{
     text::{short, span},
 };
 
-/// The maximum length of an error in the table. `--json` shows up to a thousand characters, and the
-/// row of the instance contains the whole last error.
+/// The maximum number of characters of an error in the table of the history. `--json` shows up to a
+/// thousand characters, and the row of the instance contains the whole last error.
 const ERROR_CHARS: usize = 100;
 
-/// One page of the history, oldest entry first.
+/// One page of the history of an instance, oldest entry first.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     lines: Vec<HistoryEntry>,
-    /// The cursor of the next older page, if there is one.
+    /// The cursor of the next older page of the history, if there is an older page.
     before: Option<HistoryCursor>,
-    /// Whether this is the newest page.
+    /// Whether this page contains the newest entries of the history.
     is_newest: bool,
 }
 
@@ -57,7 +57,8 @@ impl Timeline {
                 is_newest,
             });
         }
-        // Read one entry more than the page shows, to find out whether there is an older page.
+        // Reads one history entry more than the page shows, to find out whether there is an older
+        // page.
         let mut lines = inspect
             .history(id, before.map(|before| before.0), limit + 1)
             .await?;
@@ -72,7 +73,7 @@ impl Timeline {
         })
     }
 
-    /// Returns the entries as JSON.
+    /// Returns the history entries of this page as JSON.
     pub(crate) fn as_json(&self) -> Value {
         let line = |line: &HistoryEntry| {
             json!({
@@ -86,13 +87,13 @@ impl Timeline {
         self.lines.iter().map(line).collect()
     }
 
-    /// Returns the cursor of the next older page, if there is one.
+    /// Returns the cursor of the next older page of the history, if there is an older page.
     pub(crate) fn older(&self) -> Option<String> {
         self.before
             .map(|mark| format!("{}.{}", mark.seq, mark.epoch))
     }
 
-    /// Returns the history as a table, or an empty string if there are no entries.
+    /// Returns a page of the history as a table, or an empty string if the page has no entries.
     pub(crate) fn for_people(&self, row: &Instance) -> String {
         if self.lines.is_empty() {
             return String::new();
@@ -161,8 +162,8 @@ fn ran(seconds: f64) -> String {
     }
 }
 
-/// Returns the seconds between the moment when the instance became ready and the start of this
-/// step. `None` if the entry of the previous commit is missing.
+/// Returns the seconds between the moment when the instance became ready and the start of the step
+/// of this history entry. Returns `None` if the history entry of the previous commit is missing.
 fn waited(line: &HistoryEntry, ready: Option<(i64, Timestamp)>) -> Option<f64> {
     let (seq, since) = ready?;
     let took = line.took?.as_secs_f64();
@@ -183,8 +184,8 @@ fn outcome(line: &HistoryEntry) -> String {
     }
 }
 
-/// Describes a history entry: the cause that ended its wait, the duration of the wait, and the
-/// error of the step.
+/// Describes a history entry: the cause that ended the wait of the instance, the duration of that
+/// wait, and the error of the step.
 fn about(line: &HistoryEntry) -> String {
     let mut parts: Vec<String> = Vec::new();
     if let (Some(at), Some(cause)) = (line.woken_at, &line.cause) {

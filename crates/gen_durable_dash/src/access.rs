@@ -20,8 +20,8 @@ const TOKEN_BYTES_MIN: usize = 22;
 const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Maximum number of browser sessions. A further sign-in removes the oldest session.
 const SESSIONS_MAX: usize = 1_000;
-/// Maximum number of wrong tokens a minute that get the answer "wrong token"; further ones get "too
-/// many requests".
+/// Maximum number of requests per minute with a wrong token that the dashboard answers with "wrong
+/// token". It answers further requests of that minute with a wrong token with "too many requests".
 const FAILURES_PER_MINUTE_MAX: u32 = 30;
 
 /// The permissions of a caller.
@@ -29,24 +29,26 @@ const FAILURES_PER_MINUTE_MAX: u32 = 30;
 pub enum Role {
     /// The caller may read, and may change nothing.
     Reader,
-    /// The caller may read and act.
+    /// The caller may read, and may perform operator actions such as cancel and retry.
     Operator,
 }
 
-/// An authenticated caller. A host that uses [`Access::by_host`] puts one into the extensions of
-/// each request.
+/// An authenticated caller. A host program that uses [`Access::by_host`] puts a `Caller` into the
+/// extensions of each HTTP request.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub(crate) role: Role,
     pub(crate) name: String,
     /// The address of the caller, if it is known.
     pub(crate) place: Option<String>,
-    /// Receives the handler's description of the action, for the audit record of this request.
+    /// The HTTP handler stores its description of the action in this field, and the dashboard
+    /// writes the description into the audit record of the request.
     pub(crate) notes: Option<Arc<Notes>>,
 }
 
 impl Caller {
-    /// Creates a caller that may read and act. The audit log shows the name.
+    /// Creates a caller that may read and may perform operator actions. The audit log shows `name`
+    /// as the actor.
     pub fn operator(name: impl Into<String>) -> Caller {
         Caller {
             role: Role::Operator,
@@ -56,7 +58,7 @@ impl Caller {
         }
     }
 
-    /// Creates a caller that may only read.
+    /// Creates a caller that may read and may perform no operator action.
     pub fn reader(name: impl Into<String>) -> Caller {
         Caller {
             role: Role::Reader,
@@ -66,15 +68,16 @@ impl Caller {
         }
     }
 
-    /// Sets the address of the caller for the audit log. Use it in a host behind a trusted proxy.
-    /// Without it, the address is that of the connection, if the server provides it
-    /// (`into_make_service_with_connect_info::<SocketAddr>()`).
+    /// Sets the address of the caller for the audit log. Use this method in a host program behind a
+    /// trusted proxy. Without this call, the audit log shows the peer address of the connection, if
+    /// the server provides that address (`into_make_service_with_connect_info::<SocketAddr>()`).
     pub fn with_address(mut self, place: impl Into<String>) -> Caller {
         self.place = Some(place.into());
         self
     }
 
-    /// Detaches the caller from its request: later actions get audit records of their own.
+    /// Returns the caller without a link to its HTTP request. The dashboard then writes a separate
+    /// audit record for each later action of the caller.
     pub(crate) fn apart(self) -> Caller {
         Caller {
             notes: None,
@@ -94,7 +97,8 @@ impl fmt::Display for WeakToken {
 }
 impl std::error::Error for WeakToken {}
 
-/// The rule by which the dashboard authenticates callers. There is no default.
+/// The rule by which the dashboard authenticates callers. A host program must choose a rule,
+/// because `Access` has no default.
 #[derive(Clone)]
 pub struct Access(Kind);
 
@@ -111,8 +115,9 @@ enum Kind {
 }
 
 impl Access {
-    /// Authenticates by tokens: one for operators and an optional one for readers. Each needs at
-    /// least 22 characters. Only their hashes are kept in memory.
+    /// Authenticates callers by tokens: one token for operators and an optional token for readers.
+    /// Each token needs at least 22 characters. The dashboard keeps only the hashes of the tokens
+    /// in memory.
     ///
     /// # Errors
     ///
@@ -135,15 +140,16 @@ impl Access {
         }))
     }
 
-    /// Gives every request the operator role. Use it only for a listener on a loopback address of a
-    /// computer with a single user. Cross-site requests are still rejected. The audit log shows the
-    /// name.
+    /// Gives every request the operator role. Use this rule only for a listener on a loopback
+    /// address of a computer with a single user. The dashboard still rejects cross-site requests.
+    /// The audit log shows `name` as the actor.
     pub fn only_local(name: impl Into<String>) -> Access {
         Access(Kind::OnlyLocal { name: name.into() })
     }
 
-    /// Leaves authentication to the host: a layer around this router checks each request and puts a
-    /// [`Caller`] into its extensions. Requests without a caller are rejected.
+    /// Leaves authentication to the host program: a layer around the router of the dashboard checks
+    /// each request and puts a [`Caller`] into its extensions. The dashboard rejects requests
+    /// without a `Caller`.
     pub fn by_host() -> Access {
         Access(Kind::Host)
     }
@@ -170,8 +176,8 @@ fn hash(token: &str) -> Hash {
     hash
 }
 
-/// Compares two hashes in constant time. The attacker does not know the hashes, so a timing
-/// difference would reveal nothing useful; the comparison is constant-time all the same.
+/// Compares the hashes of two tokens in constant time, as a precaution. A timing difference would
+/// reveal nothing useful, because an attacker does not know the hashes.
 fn is_equal(a: &Hash, b: &Hash) -> bool {
     a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -180,10 +186,11 @@ fn is_equal(a: &Hash, b: &Hash) -> bool {
 #[derive(Debug)]
 pub(crate) struct Doors {
     access: Access,
-    /// Browser sessions by the hash of their cookie. Locked briefly, never across an await.
-    sessions: Mutex<HashMap<Hash, Session>>,
-    /// Start of the current minute and the number of wrong tokens in it. Locked briefly, never
+    /// Browser sessions by the hash of their cookie. A request locks this mutex briefly, never
     /// across an await.
+    sessions: Mutex<HashMap<Hash, Session>>,
+    /// Start of the current minute and the number of wrong tokens that requests have sent in it. A
+    /// request locks this mutex briefly, never across an await.
     failures: Mutex<(Instant, u32)>,
 }
 
@@ -193,7 +200,7 @@ struct Session {
     until: Instant,
 }
 
-/// The reason why a token was rejected.
+/// The reason why the dashboard rejected a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Wrong,
@@ -209,17 +216,18 @@ impl Doors {
         }
     }
 
-    /// Returns whether browsers sign in with a token.
+    /// Returns whether the access rule lets browsers sign in with a token.
     pub(crate) fn has_tokens(&self) -> bool {
         matches!(self.access.0, Kind::Tokens { .. })
     }
 
-    /// Returns whether the host authenticates callers.
+    /// Returns whether the host program of the dashboard authenticates callers.
     pub(crate) fn is_by_host(&self) -> bool {
         matches!(self.access.0, Kind::Host)
     }
 
-    /// Returns the caller that requests without credentials have, if the access rules allow them.
+    /// Returns the caller for requests without credentials, or `None` if the access rule requires
+    /// credentials.
     pub(crate) fn anybody(&self) -> Option<Caller> {
         match &self.access.0 {
             Kind::OnlyLocal { name } => Some(Caller::operator(name.clone())),
@@ -227,7 +235,8 @@ impl Doors {
         }
     }
 
-    /// Returns the caller that a token belongs to, and counts a wrong token.
+    /// Returns the caller that a token belongs to. If the token is wrong, counts the failure and
+    /// returns an error.
     pub(crate) fn by_token(&self, token: &str) -> Result<Caller, Refusal> {
         let Kind::Tokens { operator, reader } = &self.access.0 else {
             return Err(Refusal::Wrong);
@@ -258,8 +267,8 @@ impl Doors {
         }
     }
 
-    /// Creates a browser session and returns the value of its cookie. Returns `None` if the system
-    /// provides no random bytes.
+    /// Creates a browser session for a caller and returns the value of the session cookie. Returns
+    /// `None` if the operating system provides no random bytes.
     pub(crate) fn sign_in(&self, caller: Caller) -> Option<String> {
         let mut secret = [0_u8; 32];
         SystemRandom::new().fill(&mut secret).ok()?;

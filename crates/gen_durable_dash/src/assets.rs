@@ -1,4 +1,4 @@
-//! The embedded files of the pages.
+//! Serves the HTML, JavaScript and CSS files of the dashboard, which are embedded in the program.
 
 use axum::{
     extract::{OriginalUri, Path, State},
@@ -22,7 +22,8 @@ enum Kind {
     Image,
 }
 
-/// The files by name. A requested name is compared with this list and never becomes a file path.
+/// The embedded files of the dashboard by name. The server compares a requested name with this list
+/// and never uses the name as a file path.
 static ASSETS: &[(&str, Kind, &str)] = assets![
     "app.js" Script,
     "api.js" Script,
@@ -56,14 +57,15 @@ static ASSETS: &[(&str, Kind, &str)] = assets![
 static INDEX: &str = include_str!("../assets/index.html");
 static LOGIN: &str = include_str!("../assets/login.html");
 
-/// Returns the total size of the page and all files, in bytes.
+/// Returns the total size of the embedded HTML page and of all other embedded files, in bytes.
 #[cfg(test)]
 pub(crate) fn total_bytes() -> usize {
     INDEX.len() + ASSETS.iter().map(|(_, _, text)| text.len()).sum::<usize>()
 }
 
-/// Serves the page. The path of the page must end with a slash: under a prefix, the relative links
-/// of the page would otherwise resolve beside the prefix.
+/// Serves the HTML page of the dashboard. Redirects a path without a slash at its end, because the
+/// relative links of the page would otherwise resolve outside the prefix under which the host
+/// program mounts the dashboard.
 pub(crate) async fn index(OriginalUri(uri): OriginalUri) -> Response {
     if !uri.path().ends_with('/') {
         return Redirect::permanent(&format!("{}/", uri.path())).into_response();
@@ -82,15 +84,16 @@ pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> 
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
-        // The browser must revalidate the file on every load, because a page of a new build must
-        // not run scripts of an old build.
+        // The browser must revalidate an embedded file on every load, because a page of a new build
+        // of the dashboard must not run cached scripts of an old build.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, *text).into_response()
 }
 
-/// Returns the sign-in page. It refers to no other file, because unauthenticated browsers get no
-/// files. Its style is inline, and the content security policy allows that style by its hash.
+/// Returns the sign-in page. The page refers to no other file, because the server returns no files
+/// to unauthenticated browsers. The style of the page is inline, and the content security policy
+/// allows that style by its hash.
 pub(crate) fn login_page(status: StatusCode, said: Option<&str>) -> Response {
     let page = LOGIN.replace("<!--said-->", said.unwrap_or_default());
     let style = page

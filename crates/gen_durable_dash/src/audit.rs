@@ -1,7 +1,7 @@
-//! The audit log of the dashboard. The guard writes a record before it lets a request through that
-//! may change something, and completes the record when the request has ended. The handler describes
-//! the action in words. So every action is recorded, even if its handler describes nothing, or if
-//! the process dies before the action ends.
+//! The audit log of the dashboard. The dashboard writes a record before it runs the HTTP handler of
+//! a request that may change something, and completes the record after the handler has returned.
+//! The handler adds a description of the action. The audit log therefore contains every action,
+//! even if the handler describes nothing, or if the process crashes before the action ends.
 
 use std::{
     net::SocketAddr,
@@ -26,14 +26,14 @@ use crate::{
 
 /// The channel of all audit records that the dashboard writes.
 const VIA: &str = "dashboard";
-/// Paths that need no record: they change nothing except browser sessions. The sign-in handler
-/// records a sign-in itself.
+/// Paths for which the dashboard writes no audit record, because requests to them change nothing
+/// except browser sessions. The handler of `/login` writes the audit record of a sign-in.
 pub(crate) const NO_ACTS: [&str; 3] = ["/login", "/api/v1/session/end", "/api/v1/bulk/preview"];
 
-/// The description that a handler gives of its action, for the audit record of the request.
+/// The description that an HTTP handler gives of its action, for the audit record of the request.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// The mutex is locked briefly, never across an await.
+    /// The handler and the middleware of a request lock this mutex briefly, never across an await.
     note: Mutex<Note>,
 }
 
@@ -42,20 +42,22 @@ enum Note {
     #[default]
     None,
     Some(Entry),
-    /// The audit record of the request is complete. A later description gets a record of its own.
+    /// The audit record of the request is complete. The dashboard writes a separate record for a
+    /// later description.
     Closed,
 }
 
 #[derive(Debug, Clone)]
 struct Entry {
     act: &'static str,
-    /// The subject of the action.
+    /// The subject of the action in an audit record, for example an instance or a schedule.
     on: String,
     outcome: Result<String, String>,
 }
 
 impl Notes {
-    /// Returns the description, and refuses later ones for this request.
+    /// Returns the description of the action, and closes the audit record of the request to later
+    /// descriptions.
     fn close(&self) -> Option<Entry> {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *note, Note::Closed) {
@@ -78,9 +80,9 @@ impl Audit {
         }
     }
 
-    /// Describes an action and its outcome. The description becomes part of the request's record.
-    /// Without a request, or after the record of the request was completed, the description is
-    /// written as a separate record.
+    /// Describes an action and its outcome. The description becomes part of the audit record of the
+    /// HTTP request. Without a request, or after the record of the request is complete, this
+    /// function writes the description as a separate record.
     pub(crate) fn note(
         &self,
         by: &Caller,
@@ -116,8 +118,8 @@ impl Audit {
         });
     }
 
-    /// Runs a request that may change something, and records it before and after. The request runs
-    /// to its end even if the client disconnects.
+    /// Writes an audit record, runs the HTTP handler of a request that may change something, and
+    /// completes the record. The handler runs to its end even if the client disconnects.
     pub(crate) async fn through(
         shared: Shared,
         mut by: Caller,
@@ -173,8 +175,8 @@ fn outcome_text(outcome: &Result<String, String>) -> Result<&str, &str> {
     outcome.as_deref().map_err(String::as_str)
 }
 
-/// Derives the outcome from the response if the handler described nothing, which usually means that
-/// the request was rejected before the action.
+/// Derives the outcome in the audit record from the response, for a handler that described no
+/// action. Such a handler has usually rejected the request before the action.
 fn outcome_of(answer: &Response) -> Result<String, String> {
     let said = answer
         .extensions()
@@ -198,16 +200,16 @@ fn handler_panicked() -> Response {
     .into_response()
 }
 
-/// Logs a failed write of an audit record. The action itself is not affected; its record has no
-/// outcome.
+/// Logs a failed write of an audit record. The failure does not undo the action. The audit record
+/// of the action then has no outcome.
 fn warn_if_failed(written: Result<(), gen_durable::Error>) {
     if let Err(error) = written {
         tracing::warn!(target: "gen_durable_dash::audit", %error, "the outcome of an action could not be written to the audit log");
     }
 }
 
-/// Returns the peer address of the connection, if the server provides it. Headers with an address
-/// are ignored: any client can forge them.
+/// Returns the peer address of the connection of a request, if the server provides the address.
+/// Ignores headers with an address, because any client can forge them.
 pub(crate) fn place(request: &Request) -> Option<String> {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>();
     from.map(|ConnectInfo(address)| address.ip().to_canonical().to_string())

@@ -1,5 +1,6 @@
-//! Bulk actions: the instances are first counted and shown, then processed one by one. A bulk
-//! action reports its progress and can be stopped.
+//! Bulk actions, which retry or cancel many instances. The dashboard first counts the instances and
+//! shows a preview, then processes each instance. A bulk action reports its progress, and an
+//! operator can stop it.
 
 use std::{
     collections::BTreeMap,
@@ -22,9 +23,9 @@ const PAGES_MAX: usize = 100;
 const SAMPLE: usize = 20;
 /// The number of instances that a bulk action processes concurrently.
 const AT_ONCE: usize = 8;
-/// The number of bulk actions that this process remembers.
+/// The number of bulk actions that the dashboard keeps in memory, running and ended.
 const KEPT: usize = 100;
-/// The maximum number of errors that a bulk action keeps.
+/// The maximum number of error texts that a bulk action keeps in memory.
 const ERRORS_KEPT: usize = 20;
 
 /// The operation that a bulk action performs on each instance: retry or cancel.
@@ -40,7 +41,8 @@ pub(crate) enum Act {
 pub(crate) struct Matched {
     pub(crate) ids: Vec<i64>,
     pub(crate) sample: Vec<SearchHit>,
-    /// Whether `ids` contains all matching instances. False if a limit ended the search early.
+    /// Whether `ids` contains all instances that match the filter of the bulk action. False if
+    /// `MANY_MAX` or `PAGES_MAX` ended the search early.
     pub(crate) is_all: bool,
 }
 
@@ -96,12 +98,13 @@ pub(crate) struct Bulk {
     began_at: String,
     all: usize,
     done: AtomicU64,
-    /// The number of instances for which the action failed. Most often the status of the instance
-    /// no longer allows the action, or another instance has taken its key.
+    /// The number of instances for which the bulk action failed. Most often the status of the
+    /// instance no longer allows the action, or another instance now has the key of the instance.
     refused: AtomicU64,
     stop: AtomicBool,
     is_over: AtomicBool,
-    /// The first errors, at most `ERRORS_KEPT`. Locked briefly, never across an await.
+    /// The first error texts of the bulk action, at most `ERRORS_KEPT`. The bulk action and the
+    /// readers of its progress lock this mutex briefly, never across an await.
     errors: Mutex<Vec<String>>,
 }
 
@@ -120,16 +123,17 @@ pub(crate) struct Progress {
     pub(crate) errors: Vec<String>,
 }
 
-/// The bulk actions of this process.
+/// The bulk actions that the dashboard keeps in memory, running and ended.
 #[derive(Debug, Default)]
 pub(crate) struct Bulks {
     next: AtomicU64,
-    /// The mutex is locked briefly, never across an await.
+    /// The bulk actions by id. A request locks this mutex briefly, never across an await.
     all: Mutex<BTreeMap<u64, Arc<Bulk>>>,
 }
 
 impl Bulks {
-    /// Starts a bulk action. It runs to its end even if the browser that started it disconnects.
+    /// Starts a bulk action in a task. The bulk action runs to its end even if the browser that
+    /// requested it disconnects.
     pub(crate) fn begin(
         &self,
         shared: &Shared,
@@ -178,7 +182,8 @@ impl Bulks {
         Some(bulk.show())
     }
 
-    /// Returns the remembered bulk actions, the newest first.
+    /// Returns the progress of the bulk actions that the dashboard keeps in memory, the newest
+    /// first.
     pub(crate) fn list(&self) -> Vec<Progress> {
         self.all
             .lock()

@@ -2,13 +2,14 @@
 //! have the same fingerprint.
 
 /// Returns the error text with variable parts replaced: numbers, long hexadecimal words, and quoted
-/// text. The result has about 200 characters at most.
+/// text. The returned text has about 200 characters at most.
 pub(crate) fn fingerprint(error: &str) -> String {
     let mut shown = String::with_capacity(error.len().min(200));
     let mut rest = error.chars().peekable();
     while let Some(c) = rest.next() {
         if matches!(c, '"' | '`') {
-            // A quotation mark without a closing one within 200 characters stays as it is.
+            // A quotation mark stays unchanged if no closing quotation mark is within the next 200
+            // characters of the error text.
             let mut ahead = rest.clone();
             if ahead.by_ref().take(200).any(|other| other == c) {
                 rest = ahead;
@@ -29,7 +30,8 @@ pub(crate) fn fingerprint(error: &str) -> String {
             break;
         }
     }
-    // Collapse groups: "#-#-#" (a UUID) and "#.#" (a decimal number) become "#".
+    // Replaces a group of placeholders by one placeholder: "#-#-#" (a UUID) and "#.#" (a decimal
+    // number) become "#".
     let mut before = String::new();
     while before != shown {
         before.clone_from(&shown);
@@ -45,7 +47,8 @@ fn is_variable(word: &str) -> bool {
     let digits = word.chars().filter(char::is_ascii_digit).count();
     let begins = word.starts_with(|c: char| c.is_ascii_digit());
     let is_hex = word.len() >= 4 && word.chars().all(|c| c.is_ascii_hexdigit());
-    // Examples: "7", "12s", "0b5e". A long hexadecimal word without digits counts too: "ffffffff".
+    // Returns true for words such as "7", "12s" and "0b5e", and for a long hexadecimal word without
+    // digits, such as "ffffffff".
     (digits > 0 && (begins || digits * 2 >= word.len() || is_hex || word.len() >= 16))
         || (is_hex && word.len() >= 8)
 }

@@ -1,5 +1,5 @@
-//! The middleware of every request: it checks the host name, the origin and the credentials. It
-//! also sets the security headers of every response, including rejections.
+//! The middleware of the dashboard. It checks the host name, the origin and the credentials of
+//! every request, and sets the security headers of every response, including rejections.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -20,12 +20,13 @@ use crate::{
     shared::Shared,
 };
 
-/// Actions need this header. A page of another site can send it only after a CORS preflight, and
-/// this server rejects every preflight.
+/// Requests for operator actions need this header or a bearer token. A page of another site can
+/// send the header only after a CORS preflight, and the dashboard rejects every preflight.
 pub(crate) const OWN_HEADER: &str = "x-durable";
 /// The name of the session cookie.
 pub(crate) const COOKIE: &str = "durable_session";
-/// The only GET path without authentication. It says that the process is alive, and nothing else.
+/// The only GET path without authentication. Its response says that the server process is alive,
+/// and nothing else.
 pub(crate) const HEALTH: &str = "/healthz";
 /// The path of the sign-in, which exchanges a token for a browser session.
 pub(crate) const LOGIN: &str = "/login";
@@ -55,8 +56,8 @@ async fn admitted(
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(run(caller, request, next).await);
     }
-    // Receive the whole body before the handler starts. A slow sender then occupies no handler. It
-    // occupies only its connection until `BODY_TIMEOUT` has passed.
+    // Receives the whole body of the request before the HTTP handler starts. A slow client then
+    // occupies no handler. It occupies only its connection until `BODY_TIMEOUT` has passed.
     let request = with_whole_body(request, BODY_TIMEOUT).await?;
     match caller {
         Some(caller) if !NO_ACTS.contains(&request.uri().path()) => {
@@ -74,7 +75,7 @@ async fn run(caller: Option<Caller>, mut request: Request, next: Next) -> Respon
     next.run(request).await
 }
 
-/// Reads the body completely, within a time and a size limit.
+/// Reads the body of a request completely, within a time limit and a size limit.
 async fn with_whole_body(request: Request, within: Duration) -> Result<Request, Box<Response>> {
     let (parts, body) = request.into_parts();
     match tokio::time::timeout(within, to_bytes(body, BODY_BYTES_MAX)).await {
@@ -119,12 +120,13 @@ fn admit(shared: &Shared, request: &Request) -> Result<Option<Caller>, Box<Respo
     }
     check_origin(headers, host, path, is_read)?;
     if path == LOGIN && request.method() == Method::POST {
-        // The handler of the sign-in checks the token in the body.
+        // Admits a sign-in request without credentials, because the handler of the sign-in checks
+        // the token in the request body.
         return Ok(None);
     }
     let caller = caller(shared, request)?;
-    // A caller with the reader role may sign out, and may not use any other route that changes
-    // something.
+    // Rejects a caller with the reader role on every path that changes something, except the path
+    // that signs the caller out.
     if !is_read && path != LOGOUT && caller.role != Role::Operator {
         let why = "this token may only read: use an operator token";
         return Err(refuse(Problem::new(
@@ -140,8 +142,8 @@ fn refuse(problem: Problem) -> Box<Response> {
     Box::new(problem.into_response())
 }
 
-/// Returns the host that the request names: the `Host` header in HTTP/1, the authority of the URI
-/// in HTTP/2.
+/// Returns the host name of a request: the `Host` header in HTTP/1, the authority of the URI in
+/// HTTP/2.
 fn host(request: &Request) -> Option<&str> {
     match request.headers().get(header::HOST) {
         Some(host) => host.to_str().ok(),
@@ -152,8 +154,8 @@ fn host(request: &Request) -> Option<&str> {
     }
 }
 
-/// Returns whether the host is configured. Every IP address is accepted: a DNS rebinding attack
-/// needs a domain name.
+/// Returns whether the dashboard accepts requests with this host name: configured names, and every
+/// IP address, because a DNS rebinding attack needs a domain name.
 fn is_known_host(host: &str, names: &[String]) -> bool {
     let host = host.to_ascii_lowercase();
     let name = match host.strip_prefix('[') {
@@ -163,7 +165,9 @@ fn is_known_host(host: &str, names: &[String]) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok() || names.iter().any(|known| known == name)
 }
 
-/// Rejects cross-site requests. A page of another site may only link to the pages of the dashboard.
+/// Rejects a cross-site request, unless the request reads a page of the dashboard, so that other
+/// sites can link to its pages. Also rejects an action, except the sign-in, without the header
+/// `x-durable` or a bearer token.
 fn check_origin(
     headers: &HeaderMap,
     host: Option<&str>,
@@ -174,9 +178,9 @@ fn check_origin(
     let is_page = is_read && !path.starts_with("/api/") && path != "/metrics";
     let is_cross_site =
         text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
-    // An `Origin` with a host other than the requested one is another site. A form on a page with
-    // the policy `no-referrer` sends `Origin: null`; it is accepted only if the browser says
-    // `Sec-Fetch-Site: same-origin`.
+    // Rejects a request with an `Origin` header that names another host than the request. A form on
+    // a page with the policy `no-referrer` sends `Origin: null`; the dashboard accepts this value
+    // only with the header `Sec-Fetch-Site: same-origin`.
     let ours = text("sec-fetch-site") == Some("same-origin");
     let other = text("origin").is_some_and(|origin| match origin.split_once("://") {
         Some((_, named)) => Some(named) != host,
@@ -228,7 +232,8 @@ fn caller(shared: &Shared, request: &Request) -> Result<Caller, Box<Response>> {
     if let Some(caller) = cookie(headers).and_then(|cookie| doors.by_cookie(cookie)) {
         return Ok(caller);
     }
-    // A browser gets the sign-in page, with the status 401.
+    // The dashboard responds to an unauthenticated browser with the sign-in page and the status
+    // 401.
     let wants_page = request.method() == Method::GET
         && headers
             .get(header::ACCEPT)
@@ -265,7 +270,7 @@ fn unknown(page: bool) -> Box<Response> {
     Box::new(answer)
 }
 
-/// Returns the value of the session cookie.
+/// Returns the value of the session cookie in the headers of a request.
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
     let all = headers
         .get_all(header::COOKIE)
@@ -281,7 +286,8 @@ pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
 
 fn with_headers(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
-    // The sign-in page sets its own content security policy, because its style is inline.
+    // Keeps a content security policy that the response already has: the sign-in page sets its own
+    // policy, because its style is inline.
     headers
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static(POLICY));

@@ -1,9 +1,10 @@
-//! Counts durations in logarithmic classes: there are four classes for each doubling of the
-//! duration. Counts of classes can be summed over seconds; percentiles cannot.
+//! A histogram that counts durations in logarithmic classes, four classes for each doubling of the
+//! duration. The dashboard stores class counts per second and not percentiles, because counts of
+//! several seconds can be added and percentiles cannot.
 
 use std::collections::BTreeMap;
 
-/// The number of durations in each class.
+/// The number of durations in each logarithmic class.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Histogram {
     classes: BTreeMap<i32, i64>,
@@ -25,8 +26,8 @@ impl Histogram {
         self.classes.values().sum()
     }
 
-    /// Returns the duration in milliseconds that the share `share` of all entries does not exceed,
-    /// with an error of at most a fifth. Returns `None` if the histogram is empty.
+    /// Returns the percentile `share` of the counted durations in milliseconds, with an error of at
+    /// most a fifth. Returns `None` if the histogram is empty.
     pub(crate) fn percentile(&self, share: f64) -> Option<f64> {
         let all = self.count();
         if all == 0 {

@@ -1,5 +1,5 @@
-//! HTTP API and dashboard of gen_durable: an axum router that a host program mounts. All scripts,
-//! styles and images that the browser needs are embedded in it.
+//! HTTP API and dashboard of gen_durable: an axum router that a host program mounts. The router
+//! contains all scripts, styles and images that the browser needs.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,10 +17,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - [`Access`] is required and has no default: every request except `/healthz`, and the sign-in
-//!   itself, must be authenticated.
-//! - Live numbers are read from the database once a second, regardless of the number of open
-//!   dashboards.
+//! - A host program must choose an [`Access`] rule, which has no default. The router authenticates
+//!   every request except `/healthz` and the sign-in.
+//! - The router reads the numbers of the overview from the database once a second, regardless of
+//!   the number of open dashboards.
 //! - All reads use separate connections with a statement timeout of two seconds, and every
 //!   statement reads a bounded number of rows.
 
@@ -53,13 +53,13 @@ pub use routes::{RouteInfo, routes};
 
 use shared::{Inner, Shared};
 
-/// Builds the router of the API and the dashboard. Operator actions go through `client`, so engines
-/// on its pool are woken at once. Reads use separate connections that the dashboard opens.
+/// Builds the router of the API and the dashboard. Operator actions use `client`, so they wake
+/// engines on its pool at once. Reads use separate connections that the dashboard opens.
 ///
-/// Mount it at the root, or under a prefix with `nest_service` (which also serves the prefix with a
-/// trailing slash). The function spawns one task, so it must be called within a Tokio runtime. The
-/// task reads the live numbers while at least one dashboard is open, and ends when the router is
-/// dropped.
+/// The host program mounts the router at the root, or under a prefix with `nest_service` (which
+/// also serves the prefix with a trailing slash). The function spawns one task, so the host program
+/// must call it within a Tokio runtime. The task reads the numbers of the overview while at least
+/// one dashboard is open, and ends when the host program drops the router.
 ///
 /// # Errors
 ///

@@ -1,13 +1,14 @@
-//! Formats the live numbers in the text format of Prometheus.
+//! Formats the numbers of the dashboard overview in the text format of Prometheus.
 
 use std::fmt::Write;
 
 use crate::pulse::Snapshot;
 
-/// Reads one gauge of a queue.
+/// A function that reads one gauge, such as the number of due instances, from the backlog of a
+/// queue.
 type Gauge = fn(&gen_durable::Backlog) -> i64;
 
-/// Returns the live numbers in the text format of Prometheus.
+/// Returns the numbers of a snapshot of the overview in the text format of Prometheus.
 pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     let mut out = String::new();
     let up = i32::from(snapshot.trouble.is_none());
@@ -177,7 +178,7 @@ fn metric(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-/// Escapes a label value.
+/// Escapes the value of a label for the text format of Prometheus.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

@@ -1,4 +1,4 @@
-//! The OpenAPI document, generated from the route table that the router uses.
+//! Generates the OpenAPI document of the HTTP API from the same table of routes as the router.
 
 mod lanes;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{api::projections, routes};
 
-/// The documentation of a route.
+/// The documentation of an HTTP route in the OpenAPI document.
 #[derive(Debug, Clone)]
 pub(crate) struct Doc {
     about: &'static str,
@@ -17,7 +17,7 @@ pub(crate) struct Doc {
 
 #[derive(Debug, Clone)]
 enum Answers {
-    /// The route is not part of the JSON API: it serves a page for browsers, or another format.
+    /// The route does not return JSON: it returns a page for browsers or a text in another format.
     Page,
     Json(&'static str),
     Events,
@@ -54,7 +54,7 @@ impl Doc {
     }
 }
 
-/// Returns the OpenAPI 3.1 document.
+/// Returns the OpenAPI 3.1 document of the HTTP API.
 pub(crate) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in routes::all() {
@@ -117,8 +117,8 @@ fn operation(path: &str, doc: &Doc) -> Value {
     operation
 }
 
-/// Builds an object schema from properties in the form `name: type`. A `?` after the type marks a
-/// nullable property, a `*` before the name a required one.
+/// Builds the OpenAPI schema of an object from properties in the form `name: type`. A `?` after the
+/// type marks a nullable property, and a `*` before the name marks a required property.
 fn object(properties: &[&str]) -> Value {
     let mut shown = Map::new();
     let mut required = Vec::new();

@@ -6,16 +6,16 @@ use crate::redact::Redaction;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Options {
-    /// Host names that requests may use. IP addresses and `localhost` are always accepted: a DNS
-    /// rebinding attack needs a domain name, so requests that name an IP address cannot be part of
-    /// one.
+    /// Host names that the dashboard accepts in requests. The dashboard always accepts IP addresses
+    /// and `localhost`: a DNS rebinding attack needs a domain name, so a request that names an IP
+    /// address cannot be part of such an attack.
     pub(crate) hosts: Vec<String>,
     pub(crate) redaction: Redaction,
     /// Whether callers with the reader role see states, results and payloads.
     pub(crate) readers_see_payloads: bool,
     /// Whether the session cookie has the `Secure` attribute (sent over TLS only).
     pub(crate) secure_cookies: bool,
-    /// The title in the corner of every page.
+    /// The title in the corner of every page of the dashboard.
     pub(crate) title: String,
 }
 
@@ -26,8 +26,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the defaults: no extra host names, the default redaction, payloads hidden from
-    /// readers, cookies without `Secure`.
+    /// Returns the default options: no extra host names, the default redaction, payloads hidden
+    /// from callers with the reader role, and cookies without `Secure`.
     pub fn new() -> Options {
         Options {
             hosts: Vec::new(),
@@ -38,8 +38,8 @@ impl Options {
         }
     }
 
-    /// Sets the host names under which the dashboard is served, without a port. Requests with any
-    /// other host name are rejected.
+    /// Sets the host names, without a port, under which browsers reach the dashboard. The dashboard
+    /// rejects requests with any other host name.
     pub fn hosts<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Options {
         self.hosts = names
             .into_iter()
@@ -48,27 +48,28 @@ impl Options {
         self
     }
 
-    /// Sets which values are redacted.
+    /// Sets which values the dashboard redacts in states, results, payloads and error texts.
     pub fn redaction(mut self, redaction: Redaction) -> Options {
         self.redaction = redaction;
         self
     }
 
-    /// Shows states, results and payloads to readers as well. Redacted values stay hidden from all
-    /// callers.
+    /// Shows states, results and payloads not only to operators, but to callers with the reader
+    /// role too. Redacted values stay hidden from all callers.
     pub fn readers_see_payloads(mut self) -> Options {
         self.readers_see_payloads = true;
         self
     }
 
-    /// Declares that the dashboard is served over TLS: the session cookie gets the `Secure`
-    /// attribute.
+    /// Declares that browsers reach the dashboard over TLS. The session cookie then has the
+    /// `Secure` attribute.
     pub fn secure_cookies(mut self) -> Options {
         self.secure_cookies = true;
         self
     }
 
-    /// Sets the title that the pages show, to distinguish installations.
+    /// Sets the title that the pages of the dashboard show, so that users can distinguish several
+    /// installations.
     pub fn title(mut self, title: impl Into<String>) -> Options {
         self.title = title.into();
         self

@@ -1,5 +1,5 @@
-//! Returns rejections and failures as `application/problem+json`: a status, a stable code for
-//! programs, and a sentence for people.
+//! The error responses of the HTTP API in the format `application/problem+json`: a status, a stable
+//! code for programs, and a sentence for people.
 
 use axum::{
     Json,
@@ -11,18 +11,20 @@ use gen_durable::Error;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The detail text of a problem, as a response extension: the audit log records it.
+/// The detail text of an error response. The handler stores it as a response extension, and the
+/// dashboard writes it into the audit record of the request.
 #[derive(Debug, Clone)]
 pub(crate) struct Said(pub(crate) String);
 
-/// An error response of the API.
+/// An error response of the HTTP API.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
-    /// A stable code for programs. It does not change when `detail` is reworded.
+    /// The stable error code for programs. The code stays the same if a later version words
+    /// `detail` differently.
     code: &'static str,
     detail: String,
-    /// Further fields of the body, for programs.
+    /// Further fields in the body of the error response, for programs.
     more: Value,
 }
 
@@ -50,8 +52,8 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
-    /// Converts the problem into a response. The detail of the problem begins with `what`, the
-    /// consequence for the caller.
+    /// Converts the error into an HTTP response. The detail text of the response begins with
+    /// `what`, the consequence for the caller.
     pub(crate) fn because(mut self, what: &str) -> Response {
         self.detail = format!("{what}: {}", self.detail);
         self.into_response()
@@ -107,7 +109,7 @@ pub(crate) async fn no_such_page() -> Problem {
     Problem::not_found("no resource exists at this path")
 }
 
-/// A JSON request body. A body that cannot be decoded becomes a [`Problem`].
+/// A JSON request body. If the body cannot be decoded, the server responds with a [`Problem`].
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -133,7 +135,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// The query string of a request. A query that cannot be decoded becomes a [`Problem`].
+/// The query string of a request. If the query string cannot be decoded, the server responds with a
+/// [`Problem`].
 #[derive(Debug)]
 pub(crate) struct Query<T>(pub(crate) T);
 
@@ -147,7 +150,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The path parameters of a request. A parameter that cannot be decoded becomes a 404.
+/// The path parameters of a request. If a parameter cannot be decoded, the server responds with
+/// 404.
 #[derive(Debug)]
 pub(crate) struct At<T>(pub(crate) T);
 

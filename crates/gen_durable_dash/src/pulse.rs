@@ -1,5 +1,6 @@
-//! The live numbers. One task reads them once a second while at least one dashboard is open,
-//! serializes them once, and shares the result with all dashboards.
+//! The numbers of the dashboard overview. One task reads the numbers from the database once a
+//! second while at least one dashboard is open, serializes them once, and shares the text with all
+//! open dashboards.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -17,26 +18,28 @@ use crate::{
     series::{KEPT_SECONDS, Series, Shown, Sums},
 };
 
-/// The interval between two reads of the live numbers while a dashboard is open.
+/// The interval between two reads of the numbers of the overview while a dashboard is open.
 const EVERY: Duration = Duration::from_secs(1);
-/// The reading task reads numbers that change slowly, or that cost more, only at every
-/// `SLOW_EVERY`th read.
+/// The task that reads the numbers of the overview reads the slowly changing and the expensive
+/// numbers only at every `SLOW_EVERY`th read.
 const SLOW_EVERY: u64 = 3;
-/// The task continues to read the live numbers for this long after the last request.
+/// The task continues to read the numbers of the overview for this long after the last request of a
+/// dashboard.
 const IDLE_AFTER: Duration = Duration::from_secs(15);
-/// A snapshot older than `FRESH` is not returned: the caller waits for a new one, at most
-/// `WAIT_MAX`.
+/// If the last snapshot of the overview is older than `FRESH`, a request waits for a new snapshot,
+/// at most `WAIT_MAX`.
 const FRESH: Duration = Duration::from_millis(2500);
 const WAIT_MAX: Duration = Duration::from_secs(4);
-/// A commit may become visible up to this many seconds after its timestamp.
+/// The dashboard assumes that a commit becomes visible at most this many seconds after the
+/// timestamp in its rows.
 const LATE_SECONDS: i64 = 5;
 /// The length of the overview chart in seconds.
 const CHART_SECONDS: i64 = 300;
 
-/// All live numbers at one moment.
+/// A snapshot: all numbers of the dashboard overview from one read of the database.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
-    /// Time of the read, by the schema's clock.
+    /// The time of the read of the snapshot, by the clock of the database schema.
     pub(crate) now: Option<Timestamp>,
     taken: Option<Instant>,
     pub(crate) estimate: Option<Estimate>,
@@ -48,12 +51,14 @@ pub(crate) struct Snapshot {
     /// Counts of lanes, timers and schedules that need an operator.
     pub(crate) findings: Findings,
     pub(crate) chart: Shown,
-    /// The sums of the numbers of the last minute.
+    /// The numbers of enqueued and settled instances of the last minute, and percentiles of the
+    /// time from enqueue to settled.
     pub(crate) minute: Sums,
-    /// The numbers of instances that have settled since this process began to read: (done, failed).
+    /// The numbers of instances that have settled since the dashboard began to read: (done,
+    /// failed).
     pub(crate) settled: (i64, i64),
-    /// The error of the last read. If it is set, the other fields have the values of the last
-    /// successful read.
+    /// The error of the last read of the numbers, if that read failed. The other fields of the
+    /// snapshot then have the values of the last successful read.
     pub(crate) trouble: Option<String>,
     /// The snapshot serialized as JSON.
     pub(crate) text: Arc<str>,
@@ -65,29 +70,31 @@ pub(crate) struct Pulse {
     pool: Pool,
     redaction: Redaction,
     latest: watch::Sender<Arc<Snapshot>>,
-    /// The time of the last request. The mutex is locked briefly, never across an await.
+    /// The time of the last request for the numbers of the overview. Requests and the reading task
+    /// lock this mutex briefly, never across an await.
     requested: Mutex<Option<Instant>>,
-    /// A request after an idle time wakes the reading task through this field.
+    /// A request after an idle time wakes the task that reads the numbers of the overview through
+    /// this field.
     wake: Notify,
     series: Mutex<Series>,
 }
 
-/// State that the reading task keeps between reads.
+/// The state that the task that reads the numbers of the overview keeps between two reads.
 #[derive(Debug, Default)]
 struct ReadState {
     reads: u64,
-    /// The second of the last read, since 1970.
+    /// The time of the last read of the numbers, in seconds since 1970.
     second: Option<i64>,
-    /// The newest instance id at each read, as (second, id). Instances with an id above the id of
-    /// the oldest entry are counted again at the next read.
+    /// The newest instance id at each read, as (second, id). At the next read, the task counts all
+    /// instances with an id above the id of the oldest entry again.
     seen: std::collections::VecDeque<(i64, i64)>,
     settled: (i64, i64),
     settled_until: Option<i64>,
 }
 
 impl Pulse {
-    /// Starts the reading task. It reads only while requests arrive, and ends when the `Pulse` is
-    /// dropped.
+    /// Starts the task that reads the numbers of the overview. The task reads only while dashboards
+    /// send requests, and ends after the drop of the `Pulse`.
     pub(crate) fn start(
         pool: Pool,
         statement_timeout: Duration,
@@ -106,12 +113,14 @@ impl Pulse {
         pulse
     }
 
-    /// Returns the number of statements sent for live numbers.
+    /// Returns the number of statements that the reading task has sent for the numbers of the
+    /// overview.
     pub(crate) fn statements(&self) -> u64 {
         self.pool.statements().values().sum()
     }
 
-    /// Records the time of a request, and wakes the reading task.
+    /// Records the time of a request for the numbers of the overview, and wakes the task that reads
+    /// them.
     pub(crate) fn ask(&self) {
         *self
             .requested
@@ -129,15 +138,16 @@ impl Pulse {
             || requested.is_some_and(|requested| requested.elapsed() < IDLE_AFTER)
     }
 
-    /// Subscribes to all snapshots from now on. The current snapshot is available at once.
+    /// Returns a receiver of all later snapshots of the overview. The receiver has the current
+    /// snapshot at once.
     pub(crate) fn follow(&self) -> watch::Receiver<Arc<Snapshot>> {
         let receiver = self.latest.subscribe();
         self.ask();
         receiver
     }
 
-    /// Returns a snapshot younger than `FRESH`. If none is available within `WAIT_MAX`, returns the
-    /// last snapshot.
+    /// Returns a snapshot of the overview that is younger than `FRESH`. Returns the last snapshot,
+    /// whatever its age, if there is no new snapshot within `WAIT_MAX`.
     pub(crate) async fn now(&self) -> Arc<Snapshot> {
         let mut receiver = self.follow();
         let deadline = Instant::now() + WAIT_MAX;
@@ -156,7 +166,7 @@ impl Pulse {
         }
     }
 
-    /// Returns a chart of `window` seconds with `step` seconds per point.
+    /// Returns the overview chart of the last `window` seconds with `step` seconds per point.
     pub(crate) fn chart(&self, now: i64, window: i64, step: i64) -> Shown {
         self.series
             .lock()
@@ -191,8 +201,9 @@ impl Pulse {
             .max(now - KEPT_SECONDS);
         let since = Timestamp::from_second(from).unwrap_or(estimate.now);
         let finished = inspect.finished(since).await?;
-        // Keep one entry that is at least `LATE_SECONDS` old: all instances with an id above the id
-        // of that entry are counted again, because an enqueue may become visible late.
+        // Keeps one entry of `seen` that is at least `LATE_SECONDS` old. The task counts all
+        // instances with an id above the id of that entry again, because the commit of an enqueue
+        // may become visible after the commit of an enqueue with a higher id.
         while state
             .seen
             .get(1)
@@ -232,12 +243,12 @@ impl Pulse {
         let (chart, minute) = {
             let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
             series.settled(from, finished);
-            // Leave out the first second that was read: it is incomplete, because the lowest id
-            // falls inside it.
+            // Ignores the arrivals of the first second, because that count is incomplete: the read
+            // began with an instance id in the middle of the second.
             series.arrived(arrived_from + 1, &arrived);
             series.trim(now);
-            // Seconds that are not over, or in which a commit may still become visible, do not
-            // count towards the totals yet.
+            // The totals of settled instances include only complete seconds: in the last
+            // `LATE_SECONDS`, a commit with an earlier timestamp may still become visible.
             let complete_until = now - LATE_SECONDS;
             let sums = series.sums(
                 state.settled_until.unwrap_or(complete_until),
@@ -279,8 +290,8 @@ async fn read_while_requested(pulse: Weak<Pulse>) {
             if pulse.is_requested() {
                 pulse.refresh(&mut state).await;
             } else {
-                // Wait with a limit: the task holds a strong reference while it waits, and the task
-                // must end after the router is dropped.
+                // Limits the wait to `EVERY`, because the task holds a strong reference to `pulse`
+                // while it waits, and the task must end after the drop of the router.
                 let _ = tokio::time::timeout(EVERY, pulse.wake.notified()).await;
                 continue;
             }

@@ -1,5 +1,5 @@
-//! A cache of list responses: each list is read at most once a second, regardless of the number of
-//! open dashboards.
+//! A cache of list responses. The dashboard reads each list from the database at most once a
+//! second, regardless of the number of open dashboards.
 
 use std::{
     collections::HashMap,
@@ -15,16 +15,17 @@ use serde_json::Value;
 
 use crate::problem::Answer;
 
-/// The time for which a cached response is served.
+/// The time for which the dashboard responds with a cached list before it reads the list again.
 const FRESH: Duration = Duration::from_secs(1);
-/// Maximum number of cached lists.
+/// Maximum number of list responses in the cache of the dashboard.
 const KEPT: usize = 64;
 
-/// One cached response and the time of its read. The mutex is held during the read, so that
-/// concurrent requests wait for its result and do not read as well.
+/// One cached list response and the time of its read. The request that reads the list holds this
+/// mutex during the read, so that concurrent requests wait for the response and do not read the
+/// same list.
 type Slot = Arc<tokio::sync::Mutex<Option<(Instant, Written)>>>;
 
-/// A response body, serialized once and shared by all requests.
+/// The body of a list response, serialized once and shared by all requests for the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written(Arc<str>);
 
@@ -40,13 +41,14 @@ impl IntoResponse for Written {
 
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    /// The cached responses by request. The mutex is locked briefly, never across an await.
+    /// The cached list responses by request. A request locks this mutex briefly, never across an
+    /// await.
     slots: Mutex<HashMap<String, Slot>>,
 }
 
 impl Recent {
-    /// Returns the cached response of this request if it is fresh; otherwise runs `read` and caches
-    /// its result.
+    /// Returns the cached response of this request if it is younger than `FRESH`. Otherwise awaits
+    /// `read`, caches its response and returns it.
     pub(crate) async fn get(
         &self,
         request: String,
@@ -65,7 +67,8 @@ impl Recent {
         Ok(answer)
     }
 
-    /// Clears the cache after an action, so that later requests see its effect.
+    /// Clears the cache of list responses after an operator action, so that later lists show the
+    /// change.
     pub(crate) fn forget(&self) {
         self.slots
             .lock()
@@ -76,8 +79,8 @@ impl Recent {
     fn slot(&self, request: String) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= KEPT && !slots.contains_key(&request) {
-            // The cache can be cleared: a request that is reading holds its slot by an `Arc`, and
-            // all other entries can be read again.
+            // Clears the whole cache when it is full. A request that is reading a list keeps its
+            // slot by an `Arc`, and later requests read the other lists from the database again.
             slots.clear();
         }
         slots.entry(request).or_default().clone()

@@ -1,11 +1,11 @@
-//! Redaction of values with a sensitive key, in JSON text (all other text, numbers included, stays
-//! byte for byte the same) and in error texts.
+//! Redacts values with a sensitive key, such as `password`, in JSON text and in error texts. All
+//! other JSON text, numbers included, stays byte for byte the same.
 
 /// The text that replaces a redacted value.
 const REDACTED: &str = "\"[redacted]\"";
 
-/// Defines which values are redacted: the values with a key that contains one of these words, in
-/// upper or lower case.
+/// Defines which values the dashboard redacts: the values with a key that contains one of these
+/// words, in upper or lower case.
 #[derive(Debug, Clone)]
 pub struct Redaction {
     words: Vec<String>,
@@ -29,7 +29,7 @@ impl Default for Redaction {
 }
 
 impl Redaction {
-    /// Redacts values with a key that contains one of these words.
+    /// Returns a redaction of the values with a key that contains one of these words.
     pub fn of<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Redaction {
         Redaction {
             words: words
@@ -40,7 +40,7 @@ impl Redaction {
         }
     }
 
-    /// Redacts nothing.
+    /// Returns a redaction that hides no value.
     pub fn none() -> Redaction {
         Redaction { words: Vec::new() }
     }
@@ -50,7 +50,8 @@ impl Redaction {
         self.words.iter().any(|word| key.contains(word))
     }
 
-    /// Returns JSON text with the values of sensitive keys replaced, at any depth.
+    /// Returns JSON text in which the values of sensitive keys, at any depth, are replaced by
+    /// `"[redacted]"`.
     pub(crate) fn json(&self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         let mut rest = text;
@@ -61,7 +62,7 @@ impl Redaction {
             shown.push_str(before);
             shown.push_str(string);
             rest = after;
-            // A string before a colon is a key.
+            // In JSON text, a string before a colon is a key; every other string is a value.
             let value = after.trim_start();
             let Some(value) = value.strip_prefix(':') else {
                 continue;
@@ -77,8 +78,8 @@ impl Redaction {
         shown
     }
 
-    /// Returns an error text in which the value after a sensitive word and a `=` or `:` is
-    /// replaced, up to the next space.
+    /// Returns an error text in which the redaction has replaced the value after a sensitive word
+    /// and a `=` or `:`, up to the next space.
     pub(crate) fn text(&self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         let mut hide_next = false;
@@ -108,7 +109,7 @@ impl Redaction {
     }
 }
 
-/// Returns the end of the string that begins at the start of `text`, quotes included.
+/// Returns the length of the JSON string at the start of `text`, quotation marks included.
 fn string_end(text: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -122,7 +123,7 @@ fn string_end(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the end of the JSON value that begins at the start of `text`.
+/// Returns the length of the JSON value at the start of `text`.
 fn value_end(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     let bytes = text.as_bytes();

@@ -1,4 +1,5 @@
-//! The table of all routes. The router, the OpenAPI document and the tests are generated from it.
+//! The table of all HTTP routes. The router and the OpenAPI document are built from the table, and
+//! the tests iterate over it.
 
 use axum::{
     Router,
@@ -17,7 +18,7 @@ use crate::{
     shared::Shared,
 };
 
-/// The maximum length of a request body in bytes.
+/// The maximum length in bytes of an HTTP request body that the dashboard accepts.
 pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) struct Route {
@@ -27,17 +28,17 @@ pub(crate) struct Route {
     handler: MethodRouter<Shared>,
 }
 
-/// A route of the router, for tools that list all routes.
+/// An HTTP route of the dashboard, for tools that list all routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RouteInfo {
-    /// The HTTP method: GET or POST.
+    /// The HTTP method of the route: GET or POST.
     pub method: String,
     /// The path of the route, with its parameters in braces.
     pub path: &'static str,
 }
 
-/// Returns every route of the router.
+/// Returns every HTTP route of the dashboard.
 pub fn routes() -> Vec<RouteInfo> {
     all()
         .into_iter()

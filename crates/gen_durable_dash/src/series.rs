@@ -1,5 +1,5 @@
-//! Throughput and latency of the last 15 minutes, second by second: arrivals, settled instances,
-//! and the time from enqueue to end.
+//! The throughput and latency of the last 15 minutes, second by second: the number of enqueued
+//! instances, the number of settled instances, and the time from enqueue to settled.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::histogram::Histogram;
 
-/// The number of seconds that the series keeps.
+/// The number of seconds for which the dashboard keeps throughput and latency in memory.
 pub(crate) const KEPT_SECONDS: i64 = 900;
 
 #[derive(Debug, Clone, Default)]
@@ -21,7 +21,7 @@ struct Second {
     machines: BTreeMap<String, i64>,
 }
 
-/// The numbers of each second. The key is the second since 1970.
+/// Throughput and latency of each second. The key of the map is the number of seconds since 1970.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
     seconds: BTreeMap<i64, Second>,
@@ -37,13 +37,15 @@ pub(crate) struct Shown {
     pub(crate) arrived: Vec<i64>,
     pub(crate) done: Vec<i64>,
     pub(crate) failed: Vec<i64>,
-    /// Milliseconds from enqueue to settled; null if no instance settled in that time.
+    /// The median of the milliseconds from enqueue to settled at each point of the chart; null if
+    /// no instance settled in the time of that point.
     pub(crate) p50: Vec<Option<f64>>,
     pub(crate) p95: Vec<Option<f64>>,
     pub(crate) p99: Vec<Option<f64>>,
 }
 
-/// The sums of the numbers of a range of seconds.
+/// The numbers of enqueued and settled instances, and percentiles of the time from enqueue to
+/// settled, over a range of seconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Sums {
     pub(crate) seconds: i64,
@@ -58,8 +60,9 @@ pub(crate) struct Sums {
 }
 
 impl Series {
-    /// Replaces the numbers of settled instances from second `from` on. The server reads these
-    /// seconds again, because a commit may become visible later than its timestamp says.
+    /// Replaces the numbers of settled instances of all seconds from `from` on. The dashboard reads
+    /// these seconds more than once, because a commit may become visible later than its timestamp
+    /// says.
     pub(crate) fn settled(&mut self, from: i64, finished: Vec<Finished>) {
         for second in self.seconds.range_mut(from..).map(|(_, second)| second) {
             *second = Second {
@@ -78,7 +81,7 @@ impl Series {
         }
     }
 
-    /// Replaces the arrival counts from second `from` on.
+    /// Replaces the numbers of enqueued instances of all seconds from `from` on.
     pub(crate) fn arrived(&mut self, from: i64, arrived: &[Arrived]) {
         self.seconds
             .range_mut(from..)
@@ -88,7 +91,7 @@ impl Series {
         }
     }
 
-    /// Removes seconds older than `KEPT_SECONDS`.
+    /// Removes the throughput and latency of seconds that are older than `KEPT_SECONDS`.
     pub(crate) fn trim(&mut self, now: i64) {
         self.seconds = self.seconds.split_off(&(now - KEPT_SECONDS));
     }
@@ -96,8 +99,8 @@ impl Series {
     /// Returns a chart of the last `window` seconds before `now`, with `step` seconds per point.
     pub(crate) fn show(&self, now: i64, window: i64, step: i64) -> Shown {
         let step = step.max(1);
-        // Points begin at multiples of `step`, so that their values do not change as `now`
-        // advances.
+        // The points of the chart begin at multiples of `step`, so that the values of a point do
+        // not change as `now` advances.
         let end = now.div_euclid(step) * step;
         let mut shown = Shown {
             from: end - window,
@@ -118,7 +121,8 @@ impl Series {
         shown
     }
 
-    /// Returns the sums of `from` (inclusive) to `until` (exclusive).
+    /// Returns the numbers of enqueued and settled instances over the seconds from `from`
+    /// (inclusive) to `until` (exclusive).
     pub(crate) fn sums(&self, from: i64, until: i64) -> Sums {
         let mut sums = Sums {
             seconds: until - from,

@@ -1,4 +1,4 @@
-//! The state that all HTTP handlers share.
+//! The state that all HTTP handlers of the dashboard share.
 
 use std::{
     sync::{
@@ -19,9 +19,11 @@ use crate::{
     recent::Recent,
 };
 
-/// The statement timeout of the dashboard. Postgres cancels a statement that takes longer.
+/// The statement timeout of the connections of the dashboard. Postgres cancels a statement of the
+/// dashboard that takes longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of connections for page requests. The live numbers use one more connection.
+/// The number of database connections for the reads of HTTP requests. The task that reads the
+/// numbers of the overview has one more connection.
 const READERS: usize = 2;
 /// The `application_name` of the connections of the dashboard.
 const APPLICATION_NAME: &str = "gen_durable dash";
@@ -32,20 +34,20 @@ pub(crate) type Shared = Arc<Inner>;
 pub(crate) struct Inner {
     /// The client that runs the actions of operators.
     pub(crate) client: Client,
-    /// Connections for reads, used in rotation.
+    /// The database connections for reads of HTTP requests, which use the connections in rotation.
     readers: Vec<Inspect>,
-    /// The number of reads so far, which selects the next connection.
+    /// The number of reads of HTTP requests so far, which selects the connection of the next read.
     next_reader: AtomicUsize,
-    /// Authentication and browser sessions.
+    /// The access rule and the browser sessions of the dashboard.
     pub(crate) doors: Doors,
     pub(crate) options: Options,
-    /// The live numbers.
+    /// The numbers of the dashboard overview, which one task reads every second.
     pub(crate) pulse: Arc<Pulse>,
-    /// The cache of list responses.
+    /// The cache of list responses of the HTTP API.
     pub(crate) recent: Recent,
     /// The writer of the audit log.
     pub(crate) audit: Audit,
-    /// Bulk actions, running and ended.
+    /// The bulk actions of operators, running and ended.
     pub(crate) bulks: Bulks,
 }
 
@@ -73,7 +75,7 @@ impl Inner {
         }))
     }
 
-    /// Returns the next reader in rotation.
+    /// Returns the database connection for the next read of an HTTP request, in rotation.
     pub(crate) fn inspect(&self) -> Inspect {
         let next_reader = self.next_reader.fetch_add(1, Ordering::Relaxed);
         match self.readers.get(next_reader % self.readers.len().max(1)) {

@@ -1,5 +1,5 @@
-//! The public handle of a cluster: it starts, stops, crashes and restarts the server, and returns
-//! its URL.
+//! The public handle of a private Postgres cluster. The handle starts, stops, crashes and restarts
+//! the server, and returns the URL of the server.
 
 mod launch;
 mod start;
@@ -15,11 +15,11 @@ use crate::user::Account;
 use crate::watch::{Signal, Watched};
 use crate::{Error, Options, Result, url};
 
-/// The time limit of a fast shutdown, which writes a checkpoint. After this time the server gets an
-/// immediate shutdown.
+/// The time limit of a fast shutdown of the server, which writes a checkpoint. After this time the
+/// handle requests an immediate shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time limit of an immediate shutdown. Postgres kills its own processes if they have not ended
-/// five seconds after the request for an immediate shutdown.
+/// The time limit of an immediate shutdown of the server. Postgres kills its own processes if they
+/// have not ended five seconds after the request for an immediate shutdown.
 const CRASH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A private Postgres cluster: superuser `postgres`, database `postgres`, UTF-8, C locale, data
@@ -41,9 +41,9 @@ pub struct Cluster {
     options: Options,
     /// The account that runs the server, if it is not the current user.
     account: Option<Account>,
-    /// The owner file, locked for as long as this process owns the cluster. The lock lets other
-    /// processes distinguish a running owner from one that has ended. `None` if another process
-    /// owns the cluster.
+    /// The owner file of the cluster. This process holds a lock on the file for as long as it owns
+    /// the cluster. By this lock, other processes see whether the owner still runs. `None` if
+    /// another process owns the cluster.
     owner: Option<File>,
     /// The server that this handle has started, while the server runs.
     server: Option<Watched>,
@@ -54,28 +54,29 @@ pub struct Cluster {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lifetime {
-    /// The stop of the cluster removes its directory.
+    /// The stop of the cluster removes the directory of the cluster.
     Temporary,
-    /// The stop of the cluster keeps its directory.
+    /// The stop of the cluster keeps the directory of the cluster.
     Kept,
     /// Another process owns the cluster, so this handle does not stop it.
     Joined,
 }
 
 impl Cluster {
-    /// Starts a cluster in a new directory. The directory is removed when the cluster stops. See
-    /// [`Options`] for other settings.
+    /// Starts a cluster in a new directory. The stop of the cluster removes the directory.
+    /// [`Options`] has other settings.
     ///
     /// # Errors
-    /// Returns an error if the programs cannot be found or obtained, or if the server does not
-    /// start. The message contains the reason.
+    /// Returns an error if the Postgres programs cannot be found or obtained, or if the server does
+    /// not start. The message contains the reason.
     pub fn temporary() -> Result<Self> {
         Options::new().temporary()
     }
 
-    /// Starts the kept cluster in `dir`. Creates it if `dir` has none. If the server already runs,
-    /// the handle joins it: the handle works like any other, but does not stop the server.
-    /// [`default_dir`](crate::default_dir) returns a suitable directory.
+    /// Starts the cluster in `dir`, which stays on disk after a stop. Creates a cluster if `dir`
+    /// has none. If the server of the cluster already runs, the new handle joins it: the handle
+    /// works like any other, but does not stop the server. [`default_dir`](crate::default_dir)
+    /// returns a suitable directory.
     ///
     /// # Errors
     /// Same as [`temporary`](Self::temporary). Also returns an error if the data in `dir` is of
@@ -95,9 +96,9 @@ impl Cluster {
         url::over_socket(&self.running.socket_dir, self.running.port, database)
     }
 
-    /// Returns the URL over TCP if [`Options::listen_on`] was set. It contains the password: every
-    /// user of the computer can reach a TCP port, so connections over TCP need the password, and
-    /// connections over the socket do not.
+    /// Returns the URL over TCP if [`Options::listen_on`] was set. The URL contains the password of
+    /// the superuser: every user of the computer can reach a TCP port, so connections over TCP need
+    /// the password, and connections over the socket do not.
     pub fn tcp_url(&self) -> Option<String> {
         let password = self
             .running
@@ -107,27 +108,28 @@ impl Cluster {
         Some(url::over_tcp(self.running.port, &password, "postgres"))
     }
 
-    /// Returns the process id of the server.
+    /// Returns the process id of the Postgres server.
     pub fn pid(&self) -> u32 {
         self.running.pid
     }
 
-    /// Returns the data directory.
+    /// Returns the Postgres data directory of the cluster.
     pub fn data_dir(&self) -> &Path {
         &self.place.data
     }
 
-    /// Returns the path of the server's log.
+    /// Returns the path of the log of the Postgres server.
     pub fn log_file(&self) -> PathBuf {
         self.place.log()
     }
 
-    /// Returns the directory of the programs: `postgres`, and usually `psql` and `pg_dump`.
+    /// Returns the directory of the Postgres programs: `postgres`, and usually `psql` and
+    /// `pg_dump`.
     pub fn bin_dir(&self) -> &Path {
         &self.binaries.dir
     }
 
-    /// Returns the major version of Postgres.
+    /// Returns the major version of Postgres that the cluster runs.
     pub fn version(&self) -> u32 {
         self.binaries.version
     }
@@ -138,17 +140,17 @@ impl Cluster {
         self.lifetime == Lifetime::Joined
     }
 
-    /// Stops the server with a fast shutdown, which ends open sessions, and waits until it has
-    /// ended. Removes the directory of a temporary cluster. Does nothing if the cluster is already
-    /// stopped or belongs to another process.
+    /// Stops the server with a fast shutdown, which ends open sessions, and waits until the server
+    /// has ended. Removes the directory of a temporary cluster. Does nothing if the server is
+    /// already stopped or if another process owns the cluster.
     ///
     /// # Errors
-    /// Returns an error if the server does not end or the directory cannot be removed.
+    /// Returns an error if the server does not end or if the directory cannot be removed.
     pub fn stop(&mut self) -> Result<()> {
         self.shut_down()?;
         if self.owner.is_some() && !self.place.run.starts_with(&self.place.base) {
-            // A socket directory outside the cluster's directory is needed only while the server
-            // runs. The next start creates it again.
+            // Removes a socket directory that is outside the directory of the cluster, because only
+            // a running server needs the socket directory. The next start of the server creates it.
             let _ = fs::remove_dir(&self.place.run);
         }
         if self.lifetime == Lifetime::Temporary && self.place.base.exists() {
@@ -158,8 +160,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the server immediately, like a crash: nothing is flushed and sessions are disconnected.
-    /// [`start_again`] recovers the data.
+    /// Ends the server immediately, like a crash: Postgres writes no checkpoint and disconnects all
+    /// sessions. [`start_again`] recovers the data.
     ///
     /// # Errors
     /// Returns an error if another process owns the cluster or the server does not end.
@@ -176,8 +178,9 @@ impl Cluster {
         self.expect_end(server, CRASH_TIMEOUT)
     }
 
-    /// Starts the server again after [`crash`](Self::crash) or, for a kept cluster, after
-    /// [`stop`](Self::stop). The URL stays the same. Does nothing if the server runs.
+    /// Starts the stopped server after [`crash`](Self::crash) or, for a cluster that stays on disk,
+    /// after [`stop`](Self::stop). The URL of the server stays the same. Does nothing if the server
+    /// runs.
     ///
     /// # Errors
     /// Returns an error if the server does not start, or if [`stop`](Self::stop) has removed the
@@ -197,7 +200,7 @@ impl Cluster {
         self.launch()
     }
 
-    /// Stops the server with a fast shutdown and starts it again with the same URL.
+    /// Stops the server with a fast shutdown, then starts the server with the same URL.
     ///
     /// # Errors
     /// Returns an error if another process owns the cluster, or if the server does not end or
@@ -242,8 +245,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // If the stop fails, files of the cluster remain. The watcher, or the sweep of a later
-        // start, removes these files.
+        // Ignores an error of the stop, after which files of the cluster remain. The watcher script
+        // that runs beside the server removes the files of a temporary cluster, or a later start of
+        // a temporary cluster removes them.
         let _ = self.stop();
     }
 }

@@ -1,4 +1,5 @@
-//! The data directory: creates it, reads its version, and finds the server that runs on it.
+//! Creates the Postgres data directory of a cluster, reads its version, and finds the server that
+//! runs on it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -19,7 +20,7 @@ const INITDB_TIMEOUT: Duration = Duration::from_secs(300);
 /// complete directory to `data`, so `data` is never incomplete.
 const UNFINISHED: &str = "data.new-";
 
-/// The content of a running server's `postmaster.pid`.
+/// The content of `postmaster.pid` of a running Postgres server.
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
@@ -29,9 +30,9 @@ pub(crate) struct Running {
     pub(crate) status: String,
 }
 
-/// Returns the server that runs on this data directory, if there is one. The pid file alone is no
-/// proof: the server that wrote it may have crashed, and another program may now have the process
-/// id of that server.
+/// Returns the server that runs on this data directory, if there is one. Checks the process and not
+/// only the file `postmaster.pid`: the server that wrote the file may have crashed, and another
+/// program may now have the process id of that server.
 pub(crate) fn running(data: &Path) -> Option<Running> {
     let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -46,9 +47,9 @@ pub(crate) fn running(data: &Path) -> Option<Running> {
     })
 }
 
-/// Returns whether the process is the server of this data directory. The working directory of a
-/// server is its data directory, which distinguishes it from every other process, including the
-/// servers of other clusters.
+/// Returns whether the process with this id is the Postgres server of this data directory. The
+/// working directory of a Postgres server is its data directory, which distinguishes the server
+/// from every other process, including the servers of other clusters.
 fn is_server_of(pid: u32, data: &Path) -> bool {
     let Ok(data) = fs::canonicalize(data) else {
         return false;
@@ -56,8 +57,9 @@ fn is_server_of(pid: u32, data: &Path) -> bool {
     if let Ok(cwd) = fs::read_link(format!("/proc/{pid}/cwd")) {
         return cwd == data;
     }
-    // In many containers not even root may read the working directory of another user's process,
-    // but every user can read the arguments of that process.
+    // Reads the arguments of the process if its working directory is not readable. In many
+    // containers not even root may read the working directory of another user's process, but every
+    // user can read the arguments of a process.
     if let Ok(arguments) = fs::read(format!("/proc/{pid}/cmdline")) {
         return arguments
             .split(|byte| *byte == 0)
@@ -80,7 +82,7 @@ pub(crate) fn version(data: &Path) -> Option<u32> {
         .ok()
 }
 
-/// The parameters of [`make`].
+/// The parameters of [`make`], which creates a data directory.
 #[derive(Debug)]
 pub(crate) struct Making<'a> {
     pub(crate) binaries: &'a Binaries,
@@ -88,13 +90,14 @@ pub(crate) struct Making<'a> {
     pub(crate) log: &'a File,
     /// Whether the files of the data directory must survive a power failure.
     pub(crate) sync: bool,
-    /// Whether the watcher removes the whole cluster directory, not only the incomplete data
-    /// directory, if this process is killed during `initdb`.
+    /// Whether the watcher (the script that runs beside `initdb`) removes the whole directory of
+    /// the cluster, and not only the incomplete data directory, if this process is killed during
+    /// `initdb`.
     pub(crate) temporary: bool,
 }
 
-/// Creates the data directory if it does not exist. The caller must hold the owner lock of the
-/// cluster, so that no other process works on the directory.
+/// Creates the data directory of a cluster if it does not exist. The caller must hold the lock on
+/// the owner file of the cluster, so that no other process works on the directory.
 pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
     let Making {
         binaries,
@@ -108,8 +111,9 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
         return Ok(());
     }
     if place.data.exists() {
-        // This function creates `data` only by a rename at its end, so another program created this
-        // directory. Leave the directory unchanged.
+        // Leaves a directory `data` without a Postgres version unchanged and returns an error.
+        // Another program must have created this directory, because this function creates `data`
+        // only by a rename at its end.
         return Err(Error::new(format!(
             "{} exists and is not a Postgres data directory (it has no PG_VERSION): move it away, or keep the cluster \
              elsewhere",
@@ -165,16 +169,16 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
         .map_err(|e| Error::io("rename the new data directory to", &place.data, &e))
 }
 
-/// Returns the superuser's password. Only connections over TCP need it.
+/// Returns the password of the superuser of a cluster. Only connections over TCP need the password.
 pub(crate) fn password(place: &Place) -> Option<String> {
     fs::read_to_string(place.password_file())
         .ok()
         .map(|text| text.trim().to_owned())
 }
 
-/// Removes the pid file of a server that no longer runs. Postgres refuses to start if another
-/// process of the same user now has the process id in that file. Call this function only if no
-/// server can be running on the data directory.
+/// Removes the file `postmaster.pid` of a server that no longer runs. With this file, Postgres
+/// would refuse to start if another process of the same user now has the process id in the file.
+/// The caller must make sure that no server runs on the data directory.
 pub(crate) fn remove_stale_pid_file(data: &Path) -> Result<()> {
     let path = data.join("postmaster.pid");
     match fs::remove_file(&path) {
@@ -205,11 +209,12 @@ fn write_password(place: &Place, account: Option<&Account>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes incomplete data directories of `initdb` runs that were killed.
+/// Removes the incomplete data directories that killed `initdb` processes have left.
 fn sweep_unfinished(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            // Ignore an error: if the removal always fails, the next `initdb` reports it.
+            // Ignores an error of the removal of an incomplete data directory. If the removal
+            // always fails, the next `initdb` reports the cause.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

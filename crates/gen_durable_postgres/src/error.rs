@@ -1,4 +1,4 @@
-//! The one error of this crate: a message that says what happened and what to do.
+//! The only error type of this crate: a message that says what happened and what to do.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -23,8 +23,8 @@ impl Error {
         }
     }
 
-    /// Returns an error of a file system operation. `what` completes the sentence "cannot ...", for
-    /// example "create the directory".
+    /// Returns the error for a failed file system operation. `what` completes the sentence "cannot
+    /// ...", for example "create the directory".
     pub(crate) fn io(what: &str, path: &Path, error: &io::Error) -> Self {
         let remedy = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -38,10 +38,10 @@ impl Error {
         Self::new(format!("cannot {what} {}: {error}{remedy}", path.display()))
     }
 
-    /// Returns an error of a program that failed, with the end of its log.
+    /// Returns the error for a program that failed, with the end of the log of the program.
     pub(crate) fn with_log(what: &str, log: &str) -> Self {
-        // The log also reports a full disk, but the message names this cause first, because the
-        // user can fix it.
+        // Names a full disk at the beginning of the error message, because the user can fix this
+        // cause and may overlook it in the log.
         let full = log.contains("No space left on device");
         let remedy = if full {
             ": the disk is full; free some space, or choose another directory"
@@ -51,7 +51,7 @@ impl Error {
         Self::new(format!("{what}{remedy}. Its log ends:\n{log}"))
     }
 
-    /// Returns an error of a program that could not be started.
+    /// Returns the error for a program that could not be started.
     pub(crate) fn spawn(program: &Path, error: &io::Error) -> Self {
         Self::new(format!("cannot run {}: {error}", program.display()))
     }

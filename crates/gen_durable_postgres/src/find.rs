@@ -35,16 +35,17 @@ pub(crate) struct Binaries {
 /// all other callers use [`Places::of_this_machine`].
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
-    /// If set, the search uses only this directory.
+    /// If set, this crate searches for Postgres programs only in this directory.
     pub(crate) chosen: Option<PathBuf>,
-    /// The value of `PATH`.
+    /// The value of `PATH`, in which this crate searches for Postgres programs.
     pub(crate) path: OsString,
     /// The directory that contains the system's installations: `/` except in tests.
     pub(crate) root: PathBuf,
-    /// The directory of fetched programs. `None` if no directory is safe to run programs from.
+    /// The directory of Postgres programs that this crate has fetched. `None` if no directory is
+    /// safe to run programs from.
     pub(crate) cache: Option<PathBuf>,
-    /// The account that runs the programs, if it is not the current user. Programs that this
-    /// account cannot run are ignored.
+    /// The account that runs the Postgres programs, if it is not the current user. The search
+    /// ignores programs that this account cannot run.
     pub(crate) account: Option<Account>,
 }
 
@@ -52,7 +53,8 @@ impl Places {
     pub(crate) fn of_this_machine() -> Self {
         let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let cache = if user::is_root() {
-            // Root's own cache directory is closed to the account that runs the server.
+            // Uses a system directory as the cache if this process runs as root, because the
+            // account that runs the server cannot enter the cache directory of root.
             Some(PathBuf::from("/var/cache/gen_durable"))
         } else {
             let base = set("XDG_CACHE_HOME").map(PathBuf::from);
@@ -65,15 +67,15 @@ impl Places {
             path: env::var_os("PATH").unwrap_or_default(),
             root: PathBuf::from("/"),
             cache,
-            // The error is ignored if no account can run the server, because the start of the
-            // server reports it.
+            // Ignores the error if there is no account that can run the server, because the start
+            // of the server reports this error.
             account: user::server_account(None).ok().flatten(),
         }
     }
 
     /// Returns the Postgres programs to use, or `None` if the computer has none. `wanted` is the
     /// Postgres version of an existing data directory. Programs of that version take precedence
-    /// over newer ones, because no other version can read the data directory.
+    /// over newer programs, because no other version can read the data directory.
     pub(crate) fn find(&self, wanted: Option<u32>) -> Result<Option<Binaries>> {
         if let Some(dir) = &self.chosen {
             return inspect(dir, self.account.as_ref()).map(Some).map_err(|reason| {
@@ -97,8 +99,8 @@ impl Places {
             .iter()
             .find(|binaries| Some(binaries.version) == wanted)
             .cloned();
-        // Uses the first of the newest installations, because `directories` is ordered by
-        // preference.
+        // Uses the first installation with the newest Postgres version, because `directories` is
+        // ordered by preference.
         let newest = found.iter().map(|binaries| binaries.version).max();
         Ok(matching.or_else(|| {
             found
@@ -107,7 +109,7 @@ impl Places {
         }))
     }
 
-    /// Returns the path of a program in `PATH`.
+    /// Returns the path of the program with this name in `PATH`.
     pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
         env::split_paths(&self.path)
             .filter(|dir| dir.is_absolute())
@@ -168,7 +170,8 @@ pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries,
     })?;
     let printed = String::from_utf8_lossy(&output.stdout);
     let Some(version) = major(&printed) else {
-        // The dynamic linker reports a missing shared library on stderr.
+        // Reads the stderr of the failed program, because the dynamic linker reports a missing
+        // shared library on stderr.
         let complaint = String::from_utf8_lossy(&output.stderr);
         return Err(format!(
             "`{} --version` printed: {}{}",
@@ -186,15 +189,16 @@ pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries,
     })
 }
 
-/// Parses the major version: `postgres (PostgreSQL) 16.4 (Debian 16.4-1)` is 16; `18beta1` is 18.
+/// Parses the major version that `postgres --version` prints: `postgres (PostgreSQL) 16.4 (Debian
+/// 16.4-1)` is 16; `18beta1` is 18.
 fn major(printed: &str) -> Option<u32> {
     let number = printed.split("(PostgreSQL)").nth(1)?.trim_start();
     let digits = number.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
 }
 
-/// Returns the entries of a directory with this prefix, sorted by name, so that every run searches
-/// in the same order.
+/// Returns the entries of a directory with this prefix, sorted by name, so that every search for
+/// Postgres programs uses the same order.
 fn entries(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(parent).into_iter().flatten().flatten();
     let mut matching: Vec<PathBuf> = all

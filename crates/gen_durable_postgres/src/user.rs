@@ -1,5 +1,5 @@
-//! Chooses the user that runs the server. Postgres refuses to run as root, so root starts the
-//! server as an unprivileged account.
+//! Chooses the account that runs the Postgres server. Postgres refuses to run as root, so a process
+//! of root starts the server under an unprivileged account.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use crate::{Error, Result};
 
-/// Accounts that may run the server for root, in order of preference. The account must be in
-/// `/etc/passwd`, because `initdb` resolves its own user name.
+/// The accounts under which a process of root may run the Postgres server, in order of preference.
+/// The account must be in `/etc/passwd`, because `initdb` resolves its own user name.
 const CANDIDATES: [&str; 3] = ["postgres", "_postgres", "nobody"];
 
 /// One account in `/etc/passwd`.
@@ -44,7 +44,8 @@ pub(crate) fn is_root() -> bool {
     own_uid() == 0
 }
 
-/// Returns the account that runs the server, or `None` if the current user runs it.
+/// Returns the account that runs the Postgres server, or `None` if the current user runs the
+/// server.
 ///
 /// `owner` is the owner of an existing data directory. Postgres runs only as the owner of its data
 /// directory. If `nobody` created the directory, the server runs as `nobody` even after an account
@@ -94,29 +95,31 @@ fn parse(line: &str) -> Option<Account> {
     Some(Account { name, uid, gid })
 }
 
-/// Returns a command that runs as the server's account, without the `PG*` variables in the
-/// environment of this process.
+/// Returns a command that runs a program under the account of the Postgres server, without the
+/// `PG*` variables in the environment of this process.
 pub(crate) fn command(program: &Path, account: Option<&Account>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
-        // Variables such as PGPORT, PGDATA and PGOPTIONS would silently change the settings of the
-        // server.
+        // Removes variables such as PGPORT, PGDATA and PGOPTIONS from the environment of the
+        // command, because they would silently change the settings of the server.
         if name.to_string_lossy().starts_with("PG") {
             command.env_remove(name);
         }
     }
-    // The server's account may not be allowed to read the working directory of this process, and
-    // `initdb` fails if it cannot read its working directory.
+    // Runs the command in the directory `/`, because the account of the server may not be allowed
+    // to read the working directory of this process, and `initdb` fails if it cannot read its
+    // working directory.
     command.env("LC_ALL", "C").current_dir("/");
     if let Some(account) = account {
-        // If this process runs as root, the standard library also drops the supplementary groups.
+        // Sets the group and the user of the command. If this process runs as root, the standard
+        // library drops the supplementary groups of the command too.
         command.gid(account.gid).uid(account.uid);
     }
     command
 }
 
-/// Changes the owner of a path to the server's account. Does nothing if the current user runs the
-/// server.
+/// Changes the owner of a path to the account that runs the Postgres server. Does nothing if the
+/// current user runs the server.
 pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
     let Some(account) = account else {
         return Ok(());
@@ -125,8 +128,8 @@ pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
         .map_err(|e| Error::io("chown", path, &e))
 }
 
-/// Returns the first directory on the path (including `path` itself) that the account has no
-/// permission to enter, if there is one.
+/// Returns the first directory on the path (including `path`) that the account has no permission to
+/// enter. Returns `None` if the account can enter all of them.
 pub(crate) fn first_barrier(path: &Path, account: Option<&Account>) -> Option<PathBuf> {
     let account = account?;
     let full = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use crate::user::{self, Account};
 use crate::{Error, Result};
 
-/// The interval between two checks of a condition that this process waits for.
+/// The interval between two checks of a condition that this process waits for, for example that the
+/// server is ready.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
 
 /// The script of the watcher. `$1` is the signal to send when the pipe is closed, `$2` is a
@@ -42,14 +43,15 @@ if [ $? = 7 ] && [ -n "$remove" ]; then rm -rf -- "$remove"; fi
 exit "$code"
 "#;
 
-/// A signal for the program, by its name for `kill -s`.
+/// A signal that the watcher sends to the program under it, by its name for `kill -s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// Ends `initdb`, which removes its incomplete files.
+    /// SIGTERM ends `initdb`, which then removes its incomplete files.
     Term,
-    /// Fast shutdown: Postgres ends the sessions and writes a checkpoint.
+    /// SIGINT is a fast shutdown: Postgres ends the sessions and writes a checkpoint.
     Int,
-    /// Immediate shutdown: equivalent to a crash. The next start recovers from the write-ahead log.
+    /// SIGQUIT is an immediate shutdown, equivalent to a crash: the next start of Postgres recovers
+    /// from the write-ahead log.
     Quit,
 }
 
@@ -63,28 +65,28 @@ impl Signal {
     }
 }
 
-/// A program to run under the watcher.
+/// The parameters of a program that runs under the watcher script.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [String],
     pub(crate) account: Option<&'a Account>,
-    /// Receives stdout and stderr. The program inherits the lock on this file, so other processes
-    /// can see that the program still runs.
+    /// The log file that receives stdout and stderr of the program. The program inherits the lock
+    /// on this file, so other processes can see that the program still runs.
     pub(crate) log: &'a File,
-    /// The signal that the watcher sends to the program when this process has ended.
+    /// The signal that the watcher script sends to the program when this process has ended.
     pub(crate) at_end: Signal,
-    /// The directory that the watcher removes when this process and the program have ended.
+    /// The directory that the watcher script removes when this process and the program have ended.
     pub(crate) remove: Option<&'a Path>,
 }
 
-/// A running program and its watcher.
+/// A running program and the watcher script under which it runs.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The watcher shell. It exits with the exit code of the program.
+    /// The shell process of the watcher script. The shell exits with the exit code of the program.
     shell: Child,
-    /// The end of the pipe that this process holds. It is not kept in `shell`, because
-    /// `Child::wait` would close it.
+    /// The write end of the pipe to the watcher script. This process keeps the pipe outside
+    /// `shell`, because `Child::wait` would close a pipe in `shell`.
     pipe: ChildStdin,
 }
 
@@ -105,8 +107,9 @@ impl Watch<'_> {
             .stdin(Stdio::piped())
             .stdout(output()?)
             .stderr(output()?)
-            // Ctrl-C in a terminal signals a whole process group. The server has its own group, so
-            // it still runs while this process shuts down in order.
+            // Ctrl-C in a terminal signals a whole process group. The watcher and its program have
+            // their own process group, so the program still runs while this process shuts down in
+            // order.
             .process_group(0)
             .spawn()
             .map_err(|e| Error::spawn(shell, &e))?;
@@ -120,24 +123,27 @@ impl Watch<'_> {
 
 impl Watched {
     pub(crate) fn signal(&mut self, signal: Signal) {
-        // A write to a pipe without a reader fails. The program has then ended, which is the
-        // purpose of every signal that this crate sends.
+        // Ignores a failed write of a signal name to the pipe. The write fails if the watcher, and
+        // so the program, has already ended, which is the purpose of every signal that this crate
+        // sends.
         let _ = writeln!(self.pipe, "{}", signal.name());
     }
 
-    /// Returns the exit status if the program has ended.
+    /// Returns the exit status of the program if the program has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.shell.try_wait().ok().flatten()
     }
 
-    /// Waits until the program ends. Returns `None` if it still runs after the timeout.
+    /// Waits until the program ends, and returns its exit status. Returns `None` if the program
+    /// still runs after the timeout.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + timeout;
         poll_until(deadline, || self.ended())
     }
 }
 
-/// Calls `probe` until it returns a value or the deadline has passed. Calls it at least once.
+/// Calls `probe` repeatedly until `probe` returns a value or the deadline has passed. Calls `probe`
+/// at least once.
 pub(crate) fn poll_until<T>(deadline: Instant, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         if let Some(value) = probe() {

@@ -45,8 +45,9 @@ begin
             perform gen_durable._place_events_locked(held, false);
         end if;
     end if;
-    -- The insert is a statement of its own, so that its snapshot is newer than the locks: it reads
-    -- the last positions, and no other transaction appends to these logs now.
+    -- The insert of the events is a statement of its own, so that its snapshot is newer than the
+    -- locks on the log heads: it reads the last positions, and no other transaction appends to
+    -- these logs now.
     return query
     with log_position as materialized (
         select h.tenant, coalesce((

@@ -19,9 +19,9 @@ begin
     where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
       and (i.status in ('runnable', 'executing') or i.locked_by is not null);
     if holder.id is not null then
-        -- Locks the holder and reads it again: a commit that is about to free the partition does
-        -- not see instances that have arrived meanwhile, and without the lock this transaction
-        -- would not see that commit.
+        -- Locks the holder of the partition and reads its row a second time: a commit that is about
+        -- to free the partition does not see instances that have arrived since it began, and
+        -- without the lock this transaction would not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
         where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
@@ -31,7 +31,8 @@ begin
         end if;
     end if;
     -- Lowers the cursor of the partition to the first of the arrived instances, even if that
-    -- instance has been cancelled meanwhile: other instances that arrived with it wait behind it.
+    -- instance has been cancelled since its arrival: other instances that arrived with it wait
+    -- behind it.
     with came as materialized (
         -- Reads the arrived instances by id and not by partition: a scan of the partition's index
         -- would read all waiting instances.
@@ -44,8 +45,8 @@ begin
           order by c.priority, c.eligible_at, c.id limit 1) f
     where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
     if holder.id is not null then
-        -- The holder is executing or due, and stays the holder. A cancelled holder stays too, since
-        -- its step still runs.
+        -- The holder of the partition is executing or due, and stays the holder. A cancelled holder
+        -- stays too, since its step still runs.
         if holder.status <> 'runnable' or holder.eligible_at <= gen_durable.clock() then
             return true;
         end if;
@@ -61,7 +62,8 @@ begin
         return false;
     end if;
     if holder.id is not null then
-        -- The holder is not due yet. An instance that is due, or will be due sooner, replaces it.
+        -- The holder of the partition is not due yet. An instance that is due, or will be due
+        -- sooner, replaces it.
         if best_at >= holder.eligible_at then
             return true;
         end if;

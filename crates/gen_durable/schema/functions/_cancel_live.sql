@@ -37,8 +37,8 @@ begin
         for no key update;
     end if;
     -- Finds the instances with a running step and a lane or a partition key, with the worker of
-    -- each, and the heads of lanes without a running step. The condition is on ids: see
-    -- `_run_lane_successors`.
+    -- each, and the heads of lanes without a running step. The condition of this statement is on
+    -- ids because of the planner; see `_run_lane_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads

@@ -15,8 +15,8 @@ begin
         lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
-    -- The `or` prevents an index scan that a plain `partition_waiting` would allow: see
-    -- `_run_lane_successors`.
+    -- The `or` keeps Postgres from planning this update as a scan of the index of all waiting
+    -- instances, which a plain `partition_waiting` would allow: see `_run_lane_successors`.
     where i.id = n.id and n.freed = any (p_taking) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)

@@ -12,8 +12,8 @@ begin
     with owned as materialized (
         select l.tenant, l.key from gen_durable.instances i
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        -- A plain `is not null` would allow a scan of the index of all lanes with a worker, if the
-        -- statement is planned while no lane has a worker.
+        -- A plain `worker_id is not null` would allow a scan of the index of all lanes with a
+        -- worker, if Postgres plans this statement while no lane has a worker.
         where i.id = any (p_ids) and coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
         order by l.tenant, l.key
         for update of l

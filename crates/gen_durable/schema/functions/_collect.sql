@@ -29,8 +29,8 @@ declare
     is_full boolean := false;
 begin
     for range in
-        -- Finds the ranges by reading the index backwards, because the front of a range is full of
-        -- index entries of deleted instances.
+        -- Finds the ranges (queue, status) by reading the index backwards, because the front of a
+        -- range is full of index entries of deleted instances.
         with recursive ranges(queue, status) as (
             (select i.queue, i.status from gen_durable.instances i
              where i.settled_at is not null order by i.queue desc, i.status desc limit 1)
@@ -70,14 +70,15 @@ begin
             offset cur.kept_at limit page_size
         ) p
         left join lateral (
-            -- A live parent may still read the results of the children of its last spawn.
+            -- Keeps children of the last spawn of a live parent, since the parent may still read
+            -- their results.
             select true as reads from gen_durable.instances r
             where r.id = p.parent_id and r.settled_at is null and r.join_generation = p.parent_generation
             offset 0
         ) parent on true;
-        -- Checks the conditions again under the lock, since an operator may have retried the
-        -- instance. The `coalesce` prevents a scan of the index of settled rows, which a plain
-        -- condition would allow.
+        -- Checks the conditions a second time under the lock of the instance, since an operator may
+        -- have retried the instance. The `coalesce` prevents a scan of the index of settled
+        -- instances, which a plain condition on `settled_at` would allow.
         ids := array(
             select i.id from gen_durable.instances i
             where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival_no is null

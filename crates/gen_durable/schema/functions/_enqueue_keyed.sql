@@ -15,8 +15,8 @@ declare
     tries int;
 begin
     for entry in
-        -- Draws ids and arrival numbers in the order of the entries, since steps read children in
-        -- the order of their ids.
+        -- Draws ids and arrival numbers of the new instances in the order of the entries, since
+        -- steps read children in the order of their ids.
         select e.value, e.place, e.id, e.arrival_no
         from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
                      case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrival_numbers') end as arrival_no
@@ -47,8 +47,8 @@ begin
                 return query select entry.place::int, made.id, true, made.eligible_at;
                 exit;
             end if;
-            -- Another instance holds the key. If that instance settles between the insert and this
-            -- read, the key is free again and the loop repeats the insert.
+            -- Another instance holds the key of an entry. If that instance settles between the
+            -- insert and this read, the key is free, and this function repeats the insert.
             select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
             where i.tenant = coalesce(entry.value->>'tenant', '') and i.held_key = entry.value->>'key';

@@ -16,7 +16,8 @@ begin
           from jsonb_array_elements(p_entries) e where e ? 'lane') l;
     select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor) into tenants, keys, floors
     from gen_durable._lock_lanes(tenants, keys) l;
-    -- Reads the lanes in another statement, so that the snapshot is newer than the locks.
+    -- Reads whether each lane has instances in another statement than the lock of the lanes, so
+    -- that the snapshot of this read is newer than the locks.
     return query
     select l.tenant, l.key, exists (
         select from gen_durable.instances i

@@ -31,8 +31,8 @@ begin
         partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
-    -- Compares the status as text: a literal of the enum would allow a scan of the index of all
-    -- waiting instances.
+    -- Compares the status of the instance as text: a literal of the enum would allow this update a
+    -- scan of the index of all waiting instances.
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
     loop

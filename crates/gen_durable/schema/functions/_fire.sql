@@ -81,8 +81,8 @@ begin
             answer := 'missed';
         end if;
         update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
-        -- A manual timer has no next occurrence: a change of the cycle, which makes an overdue
-        -- timer manual, has already inserted the next one.
+        -- A manual timer has no next occurrence: the change of the cycle that makes an overdue
+        -- timer manual has already inserted the next occurrence.
         if entry ? 'next' and not timer.manual then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers

@@ -6,15 +6,15 @@ language plpgsql
 as $$
 -- planner: pinned
 begin
-    -- An overdue occurrence still happens, as a manual timer that no occurrence follows, unless its
-    -- misfire policy is to skip it.
+    -- An overdue occurrence of the schedule still happens, as a manual timer that no occurrence
+    -- follows, unless its misfire policy is to skip it.
     update gen_durable.timers t set manual = true
     where t.schedule = p_name and t.state = 'pending' and not t.manual and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
     where t.schedule = p_name and t.state = 'pending' and not t.manual;
     if p_due is not null then
-        -- If the schedule already has a timer with this due time, no second one is inserted: an
-        -- ended timer stays as it is, and a pending timer becomes the regular occurrence.
+        -- If the schedule already has a timer with this due time, this statement inserts no second
+        -- timer: an ended timer stays as it is, and a pending timer becomes the regular occurrence.
         insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
         select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
         on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set manual = false,

@@ -9,8 +9,8 @@ as $$
 declare
     found_lane record;
 begin
-    -- Reads the lane's row first and searches the head only if the lane has a worker: most lanes
-    -- have none.
+    -- Reads the row of the lane first, and searches the head of the lane only if the lane has a
+    -- worker: most lanes have none.
     select l.tenant, l.key, l.floor, l.worker_id into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key

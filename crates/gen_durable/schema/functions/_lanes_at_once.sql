@@ -21,11 +21,11 @@ begin
        or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
         return;
     end if;
-    -- The watermark is read without the placement lock: from any watermark and its open
-    -- transactions, a placement finds every instance that was committed before the watermark is
-    -- read. When a transaction that was open for long has ended, a placement has to read all
-    -- numbers that were drawn since that transaction began. A pick does that, so that the enqueuing
-    -- caller does not wait.
+    -- This function reads the placement watermark without the placement lock: from any watermark
+    -- and its open transactions, a placement finds every instance that was committed before the
+    -- watermark is read. When a transaction that was open for long has ended, a placement has to
+    -- read all arrival numbers that were drawn since that transaction began. A pick runs that
+    -- placement, so that the enqueuing caller does not wait.
     select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
     place_from := watermark.placed_to;
     if watermark.open_xids <> '{}' then

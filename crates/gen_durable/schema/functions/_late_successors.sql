@@ -1,6 +1,6 @@
 -- Locks the lanes of settled instances for which no successor was found, and searches again:
--- `_place` may have assigned a position in the lane meanwhile. Returns the successors that it
--- found, and the settled instance of each.
+-- `_place` may have assigned a position in the lane between the first search and the lock. Returns
+-- the successors that it found, and the settled instance of each.
 --   called by: _promote_successors      index: instances_pkey, lanes_pkey, instances_lane
 --   locks: the lanes, in (tenant, key)
 -- It runs under the planner settings of its callers (see schema/planner.sql).

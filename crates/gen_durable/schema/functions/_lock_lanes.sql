@@ -12,8 +12,8 @@ language plpgsql
 as $$
 #variable_conflict use_column
 begin
-    -- Inserts only rows that are missing: on a conflict with a row of an open transaction, the
-    -- insert would wait for that transaction.
+    -- Inserts only rows of `lanes` that are missing: on a conflict with a row of an open
+    -- transaction, the insert would wait for that transaction.
     insert into gen_durable.lanes (tenant, key)
     select * from unnest(p_tenants, p_keys) as k(tenant, key)
     where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)

@@ -16,8 +16,8 @@ begin
     keyed_ids := array(select i.id from gen_durable.instances i
                        where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
     with next_one as materialized (
-        -- At most one successor per ended instance runs at once. So if the ended instance is in a
-        -- lane as well, the queue of its partition successor is null.
+        -- At most one successor per ended instance runs at once. So if the ended instance has a
+        -- lane too, the queue of its partition successor is null.
         select i.id as freed, gen_durable._next_in_partition(i.tenant, i.partition_key) as id,
             case when i.lane_key is null then i.queue end as queue,
             -- One ended step in twenty raises the cursor of its partition.
@@ -29,14 +29,14 @@ begin
     from next_one n
     where n.id is not null;
     if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
-        -- Deletes the cursors of partitions for which no instance waits.
+        -- Deletes the rows of `partition_cursors` for partitions for which no instance waits.
         delete from gen_durable.partition_cursors t using gen_durable.instances i
         where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
           and t.tenant = i.tenant and t.key = i.partition_key;
     end if;
     if raising is not null then
-        -- Raises cursors to the first instance that waits now, so that the next scan does not read
-        -- dead index entries of instances that waited before.
+        -- Raises partition cursors to the first instance that waits now, so that the next scan of
+        -- the partition does not read dead index entries of instances that waited before.
         insert into gen_durable.partition_cursors as t (tenant, key, priority, at, id)
         select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
         from gen_durable.instances i

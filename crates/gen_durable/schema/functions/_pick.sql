@@ -73,7 +73,8 @@ begin
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
 
-    -- Reads the next due time of the ranges, if this pick had more room than due instances.
+    -- Reads the next due time of the ranges (queue, priority), if this pick asked for more
+    -- instances than were due.
     if claimed < room then
         info.next_due := (
             select min(due.eligible_at)

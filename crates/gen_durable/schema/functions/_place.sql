@@ -22,11 +22,11 @@ declare
     first_left bigint;
     wanted_tenants text[];
     wanted_keys text[];
-    -- Lanes in which this call assigns no positions: another transaction has locked the lane, or an
-    -- instance that arrived in the lane.
+    -- Lanes in which this placement assigns no positions: another transaction has locked the lane,
+    -- or an instance that arrived in the lane.
     shut_tenants text[] := '{}';
     shut_keys text[] := '{}';
-    -- Lanes that this transaction has locked.
+    -- Lanes that this placement has locked.
     lane_tenants text[] := '{}';
     lane_keys text[] := '{}';
     lane_floors bigint[] := '{}';
@@ -51,8 +51,8 @@ begin
                   select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
               order by i.arrival_no limit p_limit) a;
         exit when seen is null;
-        -- Reads the instances by id: a plain `is not null` would allow a scan of the index of all
-        -- arrival numbers.
+        -- Reads the arrived instances by id: a plain `arrival_no is not null` would allow this
+        -- statement a scan of the index of all arrival numbers.
         taken := array(select i.id from gen_durable.instances i
                        where i.id = any (seen) and coalesce(i.arrival_no, 0) > 0 order by i.id for no key update skip locked);
         select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
@@ -70,8 +70,8 @@ begin
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
             left_out := array(select unnest(seen) except select unnest(taken));
-            -- Assigns no positions in a lane in which an arrived instance is locked: a later
-            -- instance must not get a position before it.
+            -- Placement assigns no positions in a lane in which another transaction has locked an
+            -- arrived instance: a later instance must not get a position before that instance.
             select shut_tenants || coalesce(array_agg(l.tenant), '{}'), shut_keys || coalesce(array_agg(l.lane_key), '{}') into shut_tenants, shut_keys
             from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (left_out) and i.lane_key is not null
                   union
@@ -93,8 +93,8 @@ begin
         return null;
     end if;
 
-    -- Assigns lane positions and makes heads runnable. A lane that this transaction has locked
-    -- needs a head even if no position is assigned in it.
+    -- Assigns lane positions and makes heads of lanes runnable. A lane that this transaction has
+    -- locked needs a head even if no position is assigned in it.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
         from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
@@ -103,8 +103,8 @@ begin
     update gen_durable.instances i set arrival_no = null
     where i.id = any (mine) and i.lane_key is null;
 
-    -- Draws a new arrival number for each lane or partition that has no head or holder yet because
-    -- a row was locked, so that the next placement reads it again.
+    -- Draws a new arrival number for each lane without a head and each partition without a holder,
+    -- if a row of it was locked, so that the next placement reads the lane or partition again.
     if cardinality(again) > 0 then
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (again);
     end if;

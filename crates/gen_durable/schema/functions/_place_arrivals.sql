@@ -1,6 +1,6 @@
 -- Places instances that have entered a lane or wait for a partition key, if any has arrived since
--- the last placement. If it cannot exclude that cheaply (many numbers were drawn), it starts a
--- placement, and only the picker that gets the placement lock reads the numbers.
+-- the last placement. If it cannot exclude new arrivals cheaply (many arrival numbers were drawn),
+-- it starts a placement, and only the picker that gets the placement lock reads the numbers.
 --   called by: _pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
 -- It runs under the planner settings of its callers (see schema/planner.sql).

@@ -51,8 +51,8 @@ begin
     counted as materialized (
         select given.tenant, count(*) as placed from given group by given.tenant
     ),
-    -- Stores the snapshot of this statement: the next scan reads events that were not visible in
-    -- it.
+    -- Stores the snapshot of this statement, which reads the events without a log position: the
+    -- next scan reads only events that are not visible in this snapshot.
     noted as (
         insert into gen_durable.event_scans (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
     ),

@@ -36,7 +36,8 @@ begin
             order by i.lane_hash, i.lane_position
             limit 1
         ) head
-        -- If the lane has a worker, a queued head already runs in that worker.
+        -- Leaves out the queued head of a lane with a lane worker, since that worker already runs
+        -- the head.
         where head.status = 'queued' and not l.has_worker);
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);

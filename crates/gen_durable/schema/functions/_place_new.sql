@@ -39,11 +39,11 @@ begin
     seen := pg_current_snapshot();
     start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
     reached := gen_durable._place(start, p_limit);
-    -- The watermark moves down if an instance between the start and the watermark could not be
-    -- placed.
+    -- The watermark of placement moves down if an instance between the start of this placement and
+    -- the watermark could not be placed.
     moves_to := least(watermark.drawn, reached);
-    -- Does not write a new watermark for fewer than 100 numbers: to read these numbers again costs
-    -- less than a new row each time.
+    -- A placement of fewer than 100 arrival numbers writes no new watermark: to read these numbers
+    -- again costs less than a new row each time.
     if start = watermark.placed_to and moves_to - watermark.placed_to < 100 and coalesce(drawn_to - watermark.drawn, 0) < 100 then
         return;
     end if;

@@ -15,7 +15,8 @@ as $$
 declare
     replayed_to bigint;
 begin
-    -- Inserts the scope's row, since the rollback of the batch may have removed it.
+    -- Inserts the row of the scope in `projections`, since the rollback of the batch may have
+    -- removed it.
     insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
     on conflict do nothing;
     update gen_durable.projections p

@@ -69,9 +69,9 @@ begin
         return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
         get diagnostics claimed = row_count;
         if claimed < cardinality(follows) then
-            -- If a successor was cancelled in the meantime, another instance is next in its lane.
-            -- The ended instance then draws an arrival number, so that `_place` reads the lane
-            -- again.
+            -- If a successor was cancelled since this commit read the lane, another instance is
+            -- next in the lane. The ended instance then draws an arrival number, so that `_place`
+            -- reads the lane again.
             passed_over := array(
                 select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
                 where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.partition_waiting)));
@@ -87,7 +87,7 @@ begin
         end if;
     end if;
 
-    -- The statements from this point on lock lanes.
+    -- The following calls lock rows of `lanes`, so they run after all waits for locks of instances.
     if raising is not null then
         perform gen_durable._raise_lane_floors(raising);
     end if;

@@ -11,11 +11,11 @@ as $$
 declare
     woken record;
 begin
-    -- Updates the instances one by one: a join that is planned while the history is empty would
-    -- later read the whole history.
+    -- Updates the history rows of the instances one by one: Postgres may plan a join while
+    -- `history` is empty, and that plan would later read the whole table.
     for woken in
-        -- Compares the status as text: a literal of the enum would allow a scan of the index of all
-        -- runnable instances.
+        -- Compares the status of the instance as text: a literal of the enum would allow this
+        -- statement a scan of the index of all runnable instances.
         select i.id, i.step_seq, i.claim_epoch from gen_durable.instances i
         where i.id = any (p_ids) and i.status::text = 'runnable'
     loop

@@ -43,7 +43,7 @@ begin
         code_replaced = (was || array_remove(s.code_replaced, said))[:50]
     where s.name = p_name;
     if known.code_cycle = p_cycle then
-        -- Only the misfire policy has changed: the cycle continues from its anchor.
+        -- Only the misfire policy of the schedule has changed: the cycle continues from its anchor.
         update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.manual;
         return 'changed';
     end if;

@@ -11,7 +11,7 @@ begin
     update gen_durable.instances i
     set locked_by = null, in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
-    -- Clears the lane worker, since that worker does not run the successor.
+    -- Clears the lane worker of each lane, since that worker does not run the successor.
     perform gen_durable._clear_lane_workers(p_ids);
     return p_ids;
 end $$;

@@ -16,7 +16,8 @@ begin
         where i.id = any (p_ids) and (i.partition_waiting or (i.status = 'queued' and i.in_lane))
         order by i.id
         for no key update skip locked);
-    -- If the new head of a lane has a partition key as well, it waits for its partition.
+    -- Makes the successors runnable. If the new head of a lane has a partition key too, it waits
+    -- for its partition.
     update gen_durable.instances i
     set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
         partition_waiting = i.status = 'queued' and i.partition_key is not null,
@@ -28,7 +29,7 @@ begin
         return array(
             select n.freed from unnest(p_ids, p_freed) as n(id, freed)
             where n.id <> all (free_ids) and not exists (
-                -- Leaves out successors that this commit has claimed for its own worker.
+                -- Leaves out successors that this commit has already claimed for its own worker.
                 select from gen_durable.instances i where i.id = n.id and i.status = 'executing' and i.locked_by = p_worker));
     end if;
     return '{}';

@@ -19,9 +19,10 @@ begin
     if not found then
         return;
     end if;
-    -- First places instances that have arrived and only wait for placement. Every 30 s one worker
-    -- begins at the first arrival number, whatever the watermark says. This also lowers a watermark
-    -- that is above the sequence of arrival numbers, if the sequence was set back.
+    -- First runs a placement for instances that have arrived. Every 30 s one worker begins this
+    -- placement at the first arrival number, whatever the watermark says. A placement from the
+    -- first number lowers a watermark that is above the sequence of arrival numbers, if the
+    -- sequence was set back.
     select case when w.sweep_due_at <= statement_timestamp() then w.n end into swept
     from gen_durable.placement_watermarks w order by w.n desc limit 1;
     if not found then

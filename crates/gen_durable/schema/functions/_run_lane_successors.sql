@@ -18,9 +18,9 @@ begin
         i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
     from unnest(p_ids, p_freed) as n(id, freed)
     join gen_durable.instances i on i.id = n.id
-    -- A plain `in_lane` would allow a scan of the index of all lanes, if the statement is planned
-    -- while no instance is in a lane. The `or` prevents that scan and does not change the result: a
-    -- queued instance never has `partition_waiting`.
+    -- A plain `in_lane` would allow a scan of the index of all lanes, if Postgres plans this
+    -- statement while no instance is in a lane. The `or` prevents that scan and does not change the
+    -- rows that the statement finds: a queued instance never has `partition_waiting`.
     where i.status = 'queued' and (i.in_lane or i.partition_waiting)
     for no key update of i;
 end $$;

@@ -18,8 +18,8 @@ as $$
 declare
     candidate bigint;
 begin
-    -- Repeats the placement of the failed pick, which was rolled back: without it, an instance that
-    -- has just arrived would not be a candidate.
+    -- Repeats the placement of the failed pick, which was rolled back: without this placement, an
+    -- instance that has just arrived would not be a candidate.
     perform gen_durable._place_new(1000);
     for candidate in
         select found.id
@@ -68,8 +68,8 @@ begin
                 update gen_durable.instances i
                 set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
                     claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
-                    -- Draws an arrival number, so that `_place` chooses the next holder of the
-                    -- partition.
+                    -- The stuck instance draws an arrival number, so that `_place` chooses the next
+                    -- holder of its partition.
                     arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;

@@ -24,8 +24,8 @@ begin
         return;
     end if;
     followers := array(
-        -- Jumps from one name to the next in the index: the cost depends on the number of
-        -- projections, not of scopes.
+        -- Jumps from one projection name to the next in the index of scopes: the cost depends on
+        -- the number of projections, and not on the number of scopes.
         with recursive name as (
             (select p.projection from gen_durable.projections p order by p.projection limit 1)
             union all
@@ -70,7 +70,8 @@ begin
     )
     select count(*) into count from deleted;
     if count >= p_limit then
-        -- The page may have more old events, so the next call reads the same page again.
+        -- The logs of this page of tenants may have more old events, so the next call reads the
+        -- same page again.
         update gen_durable.log_walks w set after_tenant = page[1], due_at = statement_timestamp()
         where w.walk = 'trim' and w.projection = '' and w.version = 0;
     end if;

@@ -25,8 +25,8 @@ begin
     if written is null then
         return;
     end if;
-    -- Returns the ids of all written results in one row: a row for each would double the size of
-    -- the answer.
+    -- Returns the ids of all instances with a written result in one row: a row for each would
+    -- double the size of the reply.
     info.marks := written;
     info.eligible_at := gen_durable.clock();
     info.keyed := true;

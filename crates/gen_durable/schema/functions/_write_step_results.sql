@@ -23,7 +23,8 @@ begin
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     -- Ensures that the results are durable before anything that depends on them begins, even if the
-    -- role or the database turns synchronous_commit off; also in a step's own transaction.
+    -- role or the database turns synchronous_commit off. This holds for a step's own transaction
+    -- too.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
@@ -39,11 +40,12 @@ begin
                           when e.attempt_change < 0 or e.status = 'done' then null
                           else i.last_error end,
         attempt = case when e.attempt_change < 0 then 0 else i.attempt + coalesce(e.attempt_change, 0) end,
-        -- A retry that the step asked for has no error, and does not count as a failure.
+        -- A retry that the step asked for has no error, and does not count as a failure of the
+        -- step.
         failures = case when e.attempt_change < 0 then 0 when e.attempt_change > 0 and e.error is not null then i.failures + 1 else i.failures end,
         step_entry_seq = case when e.attempt_change < 0 then i.step_seq + 1 else i.step_entry_seq end,
-        -- A retry keeps `awaits`, since it receives the same signals again. A result that enters a
-        -- step or settles the instance clears `awaits`.
+        -- A retry keeps `awaits`, since its next run receives the same signals. A result that
+        -- enters a step or settles the instance clears `awaits`.
         awaits = case when e.attempt_change < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- An instance with a partition key that ends a step waits behind all others of that key. An
         -- instance in a lane that settles leaves the lane, unless it has failed and blocks the
@@ -68,7 +70,7 @@ begin
                 p_results, p_errors, p_attempt_changes, p_delays)
         as e(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
-    -- Returns the inbox of an instance that runs ahead, with the signals that arrived during its
+    -- Returns the inbox of each instance that runs ahead, with the signals that arrived during its
     -- last step.
     returning i.id,
         case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text

@@ -16,7 +16,7 @@ declare
     written bigint[];
     settled bigint[];
     freeing bigint[];
-    -- Whether this statement is a part of a larger transaction, which another statement commits.
+    -- Whether this call is a part of a larger transaction, which another statement commits.
     larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
     _is_read_committed boolean := gen_durable._is_read_committed();
 begin
@@ -54,14 +54,15 @@ begin
         perform gen_durable._notify_parents(settled);
     end if;
 
-    -- The instances with results that may free a lane or a partition key.
+    -- The instances with step results in this batch that may free a lane or a partition key.
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and _is_read_committed then
         perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
-        -- At this isolation level, instances that arrived meanwhile are not visible. The freeing
-        -- instances draw arrival numbers, so that the next placement promotes their successors.
+        -- Above the isolation level read committed, this transaction does not see instances that
+        -- arrived after its snapshot. The instances that free a lane or a partition key draw
+        -- arrival numbers, so that the next placement promotes their successors.
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
         perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i

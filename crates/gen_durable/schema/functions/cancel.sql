@@ -22,8 +22,8 @@ begin
         return 'no_target';
     end if;
     -- Locks children before their parents, as a settling child locks its own row and then its
-    -- parent's. Reads the tree again under the locks until it has no new instance: a parent may
-    -- have committed a spawn while this transaction waited for its row.
+    -- parent's. Reads the tree under the locks until it finds no new instance: a parent may have
+    -- committed a spawn while this transaction waited for the lock of its row.
     loop
         wanted := array(
             with recursive below(id, live) as (

@@ -11,7 +11,8 @@ create function gen_durable.enqueue(
 language sql
 set search_path = gen_durable, pg_temp
 as $$
-    -- Leaves out options that are null. A null inside the state or the data stays.
+    -- Leaves out options of the new instance that are null. A null inside the state or the data
+    -- stays.
     select e.id from gen_durable.enqueue_all(jsonb_build_array(
         jsonb_build_object('machine', machine, 'step', step, 'state', state)
         || case when data is null then '{}' else jsonb_build_object('data', data) end

@@ -38,7 +38,7 @@ begin
         return query select e.* from gen_durable._enqueue_keyed(p_entries, p_parent, p_generation) e;
         return;
     end if;
-    -- Entries without keys are inserted in one statement. An entry in a lane that this transaction
+    -- Inserts the entries without keys in one statement. An entry in a lane that this transaction
     -- has locked gets its lane position at once, and the first entry in a lane without instances
     -- becomes runnable.
     return query

@@ -11,8 +11,8 @@ declare
     made bigint;
 begin
     perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
-    -- If a timer of this schedule with the same due time exists already, no second timer is
-    -- inserted.
+    -- If a timer of this schedule with the same due time exists already, this statement inserts no
+    -- second timer.
     insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, manual)
     select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
     on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing

@@ -15,8 +15,9 @@ declare
     target record;
     inbox record;
 begin
-    -- Locks the target without a condition on the status: with a condition, the statement would not
-    -- wait for the lock of an instance that another transaction is about to set to waiting.
+    -- Locks the target of the signal without a condition on the status: with a condition, the
+    -- statement would not wait for the lock of an instance that another transaction is about to set
+    -- to waiting.
     if p_id is not null then
         select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.id = p_id
@@ -35,8 +36,8 @@ begin
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
                     then 'duplicate' else 'no_target' end;
     end if;
-    -- Limits the inbox by number and by bytes, since every claim and every run-ahead commit of the
-    -- target reads the whole inbox. An empty inbox accepts a signal of any size.
+    -- Limits the inbox of the target by number and by bytes, since every claim and every run-ahead
+    -- commit of the target reads the whole inbox. An empty inbox accepts a signal of any size.
     select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
     if inbox.signals >= p_inbox_max
@@ -52,8 +53,8 @@ begin
     if not found then
         return 'duplicate';
     end if;
-    -- Decides by the row that the locking statement returned and does not read the table again: the
-    -- snapshot may be older than the lock.
+    -- Decides whether the signal wakes the target by the row that the locking statement returned,
+    -- and does not read `instances` again: the snapshot may be older than the lock.
     if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),

@@ -27,9 +27,9 @@ begin
         select l.value, l.place::int as place from jsonb_array_elements(p_signals) with ordinality l(value, place) order by l.place
     loop
         place := signal.place;
-        -- Delivers by the id of the locked target, also if the signal names a key. If the holder of
-        -- the key has settled since, the signal has no target: to lock a new holder of the key now
-        -- would break the order of the locks.
+        -- Delivers each signal by the id of the locked target, even if the signal names a key. If
+        -- the holder of the key has settled since, the signal has no target: to lock a new holder
+        -- of the key now would break the order of the locks.
         answer := gen_durable.signal(meant[signal.place], null, null,
             case when signal.value ? 'machines' then array(select jsonb_array_elements_text(signal.value->'machines')) end,
             signal.value->>'name', coalesce(signal.value->'payload', 'null'), signal.value->>'dedup', p_inbox_max);

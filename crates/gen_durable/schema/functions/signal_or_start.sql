@@ -38,8 +38,9 @@ begin
             return query select answer, holder.id, true, holder.eligible_at;
             return;
         end if;
-        -- Another transaction has inserted an instance with the key between the two statements. The
-        -- loop delivers the signal to that instance, unless it cannot receive the signal.
+        -- Another transaction has inserted an instance with the key after `signal` found no target.
+        -- The next pass of this loop delivers the signal to that instance, unless it cannot receive
+        -- the signal.
         if exists (select from gen_durable.instances i
                    where i.id = holder.id and i.held_key = v_key
                      and (i.settled_at is not null or i.machine <> all (p_machines))) then

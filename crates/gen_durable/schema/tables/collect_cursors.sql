@@ -5,9 +5,9 @@
 create table gen_durable.collect_cursors (
     queue         text not null,
     status        gen_durable.durable_status not null,
-    -- The collector has examined all instances of the range that settled before this time.
+    -- Upkeep has examined all instances of the range (queue, status) that settled before this time.
     at            timestamptz not null default '-infinity',
-    -- How many instances that settled exactly at `at` the collector has examined and kept.
+    -- How many instances that settled exactly at `at` upkeep has examined and kept.
     kept_at       bigint not null default 0,
     examined      bigint not null default 0,         -- instances examined in this pass
     pass_began_at timestamptz not null default gen_durable.clock(),

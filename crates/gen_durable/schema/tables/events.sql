@@ -21,9 +21,9 @@ create table gen_durable.events (
 
 -- The log of a tenant in its order. Two events never have the same position.
 create unique index events_log on gen_durable.events (tenant, position) where position is not null;
--- Events without a position: the first index is by tenant, the second over all tenants.
+-- Events without a log position: the first index is by tenant, the second over all tenants.
 create index events_unplaced on gen_durable.events (tenant, xid, arrival_no) where position is null;
 create index events_unplaced_all on gen_durable.events (xid) where position is null;
--- Events by instance and by name.
+-- Indexes of events by the instance that recorded them, and by event name.
 create index events_instance on gen_durable.events (instance_id, arrival_no) where instance_id is not null;
 create index events_name on gen_durable.events (tenant, name, position) where position is not null;

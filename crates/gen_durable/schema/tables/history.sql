@@ -21,8 +21,9 @@ create table gen_durable.history (
     worker       text, -- host/pid of the worker that ran the step or crashed in the step
     primary key (instance_id, step_seq, claim_epoch)
 ) with (
-    -- When a wait ends, `_record_wakes` updates the row of the wait. The free space lets the new
-    -- version of the row stay on the same page, so that no index is written.
+    -- When a wait ends, `_record_wakes` updates the history row of the wait. The free space on the
+    -- page lets the new version of the row stay on the same page, so that the update writes no
+    -- index.
     fillfactor = 90,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0.1

@@ -10,13 +10,14 @@ create sequence gen_durable.fencing_tokens cache 1;
 -- new row, and to reach a column Postgres walks over all columns before it.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
-    -- The fence. It grows by 1 with every claim by a pick, with every claim as a successor under a
-    -- partition key, and whenever the instance leaves the status `executing` or `queued`.
+    -- The fence of the instance. It grows by 1 with every claim by a pick, with every claim as a
+    -- successor under a partition key, and whenever the instance leaves the status `executing` or
+    -- `queued`.
     claim_epoch      bigint not null default 0,
     -- Grows by 1 with every commit of the worker that has the claim.
     step_seq         bigint not null default 0,
     -- The step_seq at which the instance entered its current step; retries of the step do not
-    -- change it.
+    -- change this column.
     step_entry_seq            bigint not null default 0,
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
@@ -39,7 +40,7 @@ create table gen_durable.instances (
     partition_waiting        boolean not null default false,
     -- The instance has a lane position: it waits in its lane, or is the head of the lane.
     in_lane          boolean not null default false,
-    -- If the instance settles as failed, it keeps its lane position and blocks its lane.
+    -- True: if the instance settles as failed, it keeps its lane position and blocks its lane.
     lane_blocks      boolean not null default false,
     join_any         boolean not null default false, -- the first child that settles ends the join
     -- The wait of the instance has repeating timers. Without them, the end of a wait costs only the
@@ -48,8 +49,8 @@ create table gen_durable.instances (
     queue            text not null default 'default',
     tenant           text not null default '',
     machine              text not null,
-    -- The worker that has claimed the instance. People and the reaper read this column; it is never
-    -- used as a fence. For its value in a cancelled instance see `_cancel_live`.
+    -- The worker that has claimed the instance. People and the reaper read this column; no
+    -- statement uses it as a fence. For its value in a cancelled instance see `_cancel_live`.
     locked_by        uuid,
     settled_at      timestamptz,
     -- The hash of tenant and lane key: a short key of the lane for indexes.
@@ -65,7 +66,8 @@ create table gen_durable.instances (
     deadline_at      timestamptz,                    -- when a wait or a join gives up
     held_key text generated always as (
         case when key is not null and status = any (key_scope) then key end) stored,
-    -- Written at the claim, for people to read. The lease in `workers` decides, and not this value.
+    -- The end of the worker's lease at the time of the claim, for people to read. Whether the
+    -- worker is alive depends on its row in `workers`, and not on this value.
     lease_expires_at timestamptz,
     step             text not null,
     state            jsonb not null,
@@ -80,7 +82,8 @@ create table gen_durable.instances (
     -- address the instance by the key.
     key   text,
     key_scope gen_durable.durable_status[],
-    -- The claim_epoch under which the current step began. Written only if crash_count > 0.
+    -- The claim_epoch under which the current step began. A worker writes this column only if
+    -- crash_count > 0.
     begun_epoch      bigint,
     constraint instances_executing_has_worker check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
@@ -92,7 +95,8 @@ create table gen_durable.instances (
     constraint instances_partition_waiting_is_runnable check (
         not partition_waiting or (status = 'runnable' and partition_key is not null))
 ) with (
-    -- Free space for the next version of a row on its page: a run-ahead commit writes no index.
+    -- Each page keeps free space for the next versions of its rows. An update that stays on its
+    -- page, as that of a run-ahead commit, writes no index.
     fillfactor = 80,
     -- Autovacuum starts after a small share of the rows has changed. With the default of a fifth,
     -- it would start too late in a table of many settled rows, most of which never change.
@@ -102,7 +106,8 @@ create table gen_durable.instances (
     autovacuum_vacuum_cost_delay = 1
 );
 
--- Pickers read a range (queue, priority) by due time. Suspects are in the next index.
+-- Pickers read a range (queue, priority) of runnable instances by due time. Suspects are in the
+-- index `instances_suspects`.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
     where status = 'runnable' and crash_count < 2 and not partition_waiting;
 -- Suspects: instances with a crash_count of two or more. A worker runs one suspect at a time.
@@ -112,8 +117,8 @@ create index instances_suspects on gen_durable.instances (queue, eligible_at, id
 -- reports that their step has ended.
 create index instances_held on gen_durable.instances (locked_by)
     where status = 'executing' or locked_by is not null;
--- The collector reads a range (queue, status) in the order of settling, since retention differs by
--- queue and by status.
+-- Upkeep reads a range (queue, status) of settled instances in the order of settling and deletes
+-- them, since retention differs by queue and by status.
 create index instances_settled on gen_durable.instances (queue, status, settled_at)
     where settled_at is not null;
 
@@ -130,7 +135,8 @@ create index instances_blocked on gen_durable.instances (tenant, lane_key)
 -- cancelled instance stays the holder while its step still runs.
 create unique index instances_partition_holder on gen_durable.instances (tenant, partition_key)
     where partition_key is not null and not partition_waiting and (status in ('runnable', 'executing') or locked_by is not null);
--- The instances that wait for a partition, in the order in which they are picked.
+-- The instances that wait for a partition, by priority and due time: the next holder is among the
+-- first.
 create index instances_partition_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
     where partition_waiting;
 -- Instances that have drawn an arrival number: `_place` has to read their lane or partition key.
@@ -141,7 +147,7 @@ create index instances_arrival_no on gen_durable.instances (arrival_no)
 -- index.
 create unique index instances_key on gen_durable.instances (tenant, held_key)
     where held_key is not null;
--- The children of a parent, by spawn.
+-- The children of a parent instance, by spawn.
 create index instances_children on gen_durable.instances (parent_id, parent_generation, id)
     where parent_id is not null;
 -- The deadlines of waits and joins.

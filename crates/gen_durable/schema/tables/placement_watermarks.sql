@@ -8,11 +8,13 @@ create table gen_durable.placement_watermarks (
     -- Instances with arrival numbers up to `placed_to` are placed, except instances of the
     -- transactions in `open_xids`.
     placed_to    bigint not null default 0,
-    -- The last arrival number that had been drawn just before this row was written.
+    -- The last arrival number that any transaction had drawn just before a placement wrote this
+    -- row.
     drawn        bigint not null default 0,
-    -- Transactions that drew numbers up to `drawn` have a smaller id.
+    -- A transaction id: every transaction that drew arrival numbers up to `drawn` has a smaller id.
     drawn_before xid8 not null default '0',
-    -- Transactions that were open when placed_to rose above numbers that they may have drawn.
+    -- Transactions that were open when `placed_to` rose above arrival numbers that they may have
+    -- drawn.
     open_xids    xid8[] not null default '{}',
     -- For each transaction in `open_xids`: its arrival numbers are larger than this number.
     open_since   bigint[] not null default '{}',

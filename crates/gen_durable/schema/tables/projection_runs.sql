@@ -15,11 +15,12 @@ create table gen_durable.projection_runs (
     position    bigint not null default 0,
     target      bigint,
     applied     bigint not null default 0,
-    -- A generation that readers do not see any more and that a worker has to delete.
+    -- A generation of the projection's rows that readers do not see any more and that a worker has
+    -- to delete.
     retired     int,
     verdict     text,
     error       text, -- why the run failed, or the error of its last attempt
-    -- How many attempts in a row were cancelled by the server or lost their connection.
+    -- How many attempts of the run in a row were cancelled by the server or lost their connection.
     attempts    int not null default 0,
     requested_by text,
     owner       uuid,
@@ -32,7 +33,7 @@ create table gen_durable.projection_runs (
     constraint projection_runs_statuses check (status in ('pending', 'running', 'done', 'failed', 'cancelled')),
     constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null))
 );
--- At most one open run per scope: a second request is rejected.
+-- At most one open run per scope: this unique index rejects the request for a second run.
 create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
 create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
 create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);

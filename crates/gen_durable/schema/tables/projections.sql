@@ -18,8 +18,8 @@ create table gen_durable.projections (
     attempts        int not null default 0, -- failed attempts of the event after `position`
     retry_at        timestamptz,
     last_error      text,
-    -- The worker that applies events to the scope. It is a hint: other workers do not try the
-    -- scope.
+    -- The worker that applies events to the scope. The column is a hint: until `owned_until`, other
+    -- workers do not apply events to the scope.
     owner           uuid,
     owned_until     timestamptz,
     updated_at      timestamptz not null default gen_durable.clock(),

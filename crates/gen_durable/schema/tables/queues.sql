@@ -4,8 +4,8 @@ create table gen_durable.queues (
     paused_at    timestamptz,
     paused_by    text,
     -- How many seconds settled instances of this queue are kept. An engine that declares a
-    -- retention writes it, and the collectors of all engines use it. Null: the settings of the
-    -- collecting engine apply. Infinity: instances are never deleted.
+    -- retention writes it, and the upkeep of all engines uses it. Null: the settings of the engine
+    -- that deletes the instances apply. Infinity: upkeep never deletes the instances.
     retention        float8,                         -- of done instances
     failed_retention float8                          -- of failed and cancelled instances
 );

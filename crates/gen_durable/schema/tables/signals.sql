@@ -1,6 +1,6 @@
 -- The inboxes of instances. A signal stays until a step that has received it commits progress. A
 -- signal with a dedup key then stays without its payload, so that the same signal is not delivered
--- twice; the collector deletes the row after its retention.
+-- twice; upkeep deletes the row after its retention.
 create table gen_durable.signals (
     id          bigint generated always as identity primary key,
     -- There is no foreign key, since its check would lock the target for each signal, and its
@@ -21,6 +21,6 @@ create table gen_durable.signals (
 
 create index signals_inbox on gen_durable.signals (target_id, id) where consumed_at is null;
 create unique index signals_dedup on gen_durable.signals (target_id, dedup_key) where dedup_key is not null;
--- The collector reads consumed signals, which are kept for their dedup keys, by the time of
--- consumption.
+-- Upkeep reads consumed signals, which are kept for their dedup keys, by the time of consumption,
+-- and deletes them.
 create index signals_consumed on gen_durable.signals (consumed_at) where consumed_at is not null;

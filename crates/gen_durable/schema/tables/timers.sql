@@ -25,12 +25,12 @@ create table gen_durable.timers (
     constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
--- Pending timers by due time.
+-- Pending timers by due time, for the timer loop of each worker.
 create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
 -- The repeating timers of a wait. The transaction that ends the wait cancels them.
 create index timers_repeating on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
 -- A schedule has at most one pending regular occurrence, and no occurrence happens twice.
 create unique index timers_next on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not manual;
 create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
--- Ended timers, for the collector.
+-- Fired, missed and cancelled timers, which upkeep deletes after their retention.
 create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;

@@ -1,4 +1,4 @@
-//! A cron line, evaluated in the local time of a zone.
+//! Finds the occurrences of a cron line in the local time of a time zone.
 
 use std::{fmt, str::FromStr};
 
@@ -61,9 +61,9 @@ impl Cron {
         })
     }
 
-    /// Returns the last occurrence up to this time, limited to those that [`after`](Cron::after)
-    /// finds as well: the backward search of the library also returns times of a day that the zone
-    /// skipped.
+    /// Returns the last occurrence up to this time, among the occurrences that
+    /// [`after`](Cron::after) finds: the backward search of the library also returns times of a day
+    /// that the zone skipped.
     pub(super) fn until(&self, until: Timestamp) -> Option<Timestamp> {
         let mut end = until;
         for _ in 0..SKIPS_MAX {

@@ -10,10 +10,10 @@ use crate::error::Error;
 /// How many occurrences around the estimated one a search checks: months differ in length by days,
 /// and days by an hour.
 const NEIGHBOURS_MAX: usize = 64;
-/// The largest number of missed occurrences of a cron line that are counted.
+/// The largest number of missed occurrences of a cron line that a search counts.
 const MISSED_COUNTED_MAX: u32 = 10_000;
 
-/// How to handle occurrences that no worker fired in time.
+/// How a worker handles occurrences that no worker fired in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MisfirePolicy {
@@ -29,7 +29,7 @@ pub enum MisfirePolicy {
 }
 
 impl MisfirePolicy {
-    /// Returns the name in the row.
+    /// Returns the name of the policy, as rows of `schedules` and `timers` store it.
     pub fn name(self) -> &'static str {
         match self {
             MisfirePolicy::All => "all",
@@ -38,7 +38,7 @@ impl MisfirePolicy {
         }
     }
 
-    /// Returns the policy with this name.
+    /// Returns the misfire policy with this name.
     pub fn named(name: &str) -> Option<MisfirePolicy> {
         [
             MisfirePolicy::All,
@@ -50,7 +50,7 @@ impl MisfirePolicy {
     }
 }
 
-/// A rule of repetition.
+/// A rule for repetition: a fixed interval, a period on a calendar, or a cron line.
 ///
 /// ```
 /// use gen_durable::{Cycle, DAY, MisfirePolicy};
@@ -121,7 +121,7 @@ impl Cycle {
         )))))
     }
 
-    /// Limits the number of occurrences.
+    /// Limits the number of occurrences of the cycle.
     pub fn times(mut self, times: u32) -> Cycle {
         if times == 0 && self.rule.is_ok() {
             self.rule = Err("a cycle with 0 occurrences is invalid: use at least 1".into());
@@ -130,7 +130,8 @@ impl Cycle {
         self
     }
 
-    /// Sets how missed occurrences are handled; by default only the latest fires.
+    /// Sets how engines handle missed occurrences; by default only the latest missed occurrence
+    /// fires.
     pub fn misfire(mut self, missed: MisfirePolicy) -> Cycle {
         self.missed = missed;
         self
@@ -166,7 +167,7 @@ impl Cycle {
         }
     }
 
-    /// Returns the error in the rule, if there is one.
+    /// Returns the error in the rule of the cycle, if there is one.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.rule.as_ref().map(drop).map_err(Clone::clone)
     }
@@ -203,8 +204,8 @@ impl Cycle {
         }
     }
 
-    /// Returns the first occurrence after `now`, excluding `now` itself: a schedule that is set at
-    /// the exact time of an occurrence begins with the next one.
+    /// Returns the first occurrence after `now`, excluding `now` itself: a schedule that an
+    /// operator sets at the exact time of an occurrence begins with the occurrence after it.
     pub(crate) fn first_later(&self, now: Timestamp) -> Option<First> {
         let later =
             Timestamp::from_microsecond(now.as_microsecond().saturating_add(1)).unwrap_or(now);
@@ -222,8 +223,8 @@ impl Cycle {
         }
     }
 
-    /// Returns the last occurrence between `due` and `until`, and the number of occurrences from
-    /// `due` to that one: `(due, 0)` if there is no later one.
+    /// Returns the last occurrence between `due` and `until`, and the number of occurrences after
+    /// `due` up to it: `(due, 0)` if no occurrence is later than `due`.
     pub(crate) fn latest(
         &self,
         anchor: Timestamp,
@@ -260,7 +261,8 @@ impl Cycle {
         }
     }
 
-    /// Returns the next `count` occurrences after a time, within the limit.
+    /// Returns the next `count` occurrences of the cycle after a time, within the limit of the
+    /// cycle.
     pub(crate) fn following(
         &self,
         anchor: Timestamp,

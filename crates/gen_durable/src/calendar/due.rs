@@ -22,9 +22,9 @@ enum When {
 /// A due time in the form that the store writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Moment {
-    /// Due this duration after the commit of the step.
+    /// The sleep or deadline is due this duration after the commit of the step.
     After(Duration),
-    /// Due at this time.
+    /// The sleep or deadline is due at this time.
     At(Timestamp),
 }
 

@@ -1,5 +1,5 @@
-//! Decides about an occurrence that is due: whether it fires, or was missed and a later occurrence
-//! replaces it.
+//! Decides whether an occurrence that is due fires, or was missed and a later occurrence replaces
+//! it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,18 +9,19 @@ use super::{Cycle, First, MisfirePolicy};
 /// fire.
 const GRACE: SignedDuration = SignedDuration::from_secs(60);
 
-/// The decision about an occurrence that is due.
+/// Whether an occurrence that is due fires, and the occurrence after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MisfireDecision {
-    /// Whether the occurrence fires. If not, it was missed.
+    /// Whether the due occurrence fires. If not, the occurrence was missed.
     pub(crate) happens: bool,
-    /// The next occurrence, if there is one.
+    /// The occurrence after the due occurrence, if there is one.
     pub(crate) next: Option<First>,
-    /// The number of missed occurrences that the next one replaces.
+    /// The number of missed occurrences that the next occurrence replaces.
     pub(crate) missed: u32,
 }
 
-/// Decides about an occurrence of a cycle that began at `anchor`, by the time of the database.
+/// Decides whether an occurrence of a cycle that began at `anchor` fires, and which occurrence is
+/// next. `now` is the time of the database.
 pub(crate) fn decide(
     cycle: &Cycle,
     anchor: Timestamp,
@@ -45,7 +46,7 @@ pub(crate) fn decide(
         next: following(cycle.after(anchor, due), 1),
         missed: 0,
     };
-    // A cycle with a limit cannot have missed more occurrences than remained.
+    // A cycle with a limit cannot have missed more occurrences than it had left.
     let latest = || {
         let (mut latest, mut count) = cycle.latest(anchor, due, now);
         if let Some(left) = remaining.filter(|left| *left < count) {

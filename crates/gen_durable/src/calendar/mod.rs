@@ -6,7 +6,7 @@
 //! - Years, months, weeks and days are counted on the calendar of a zone; hours, minutes and
 //!   seconds are elapsed time.
 //! - Occurrence `k` of a cycle is its anchor plus `k` periods, never the previous occurrence plus
-//!   one period: after a short month, the 31st is used again.
+//!   one period: if the anchor is on the 31st, the occurrence after a short month is on the 31st.
 //! - A day that a month does not have becomes the last day of that month.
 //! - A local time that the clocks skip is shifted later by the skipped amount; a local time that
 //!   occurs twice means the first of the two.
@@ -47,8 +47,8 @@ pub(crate) fn to_micros(at: Timestamp) -> Timestamp {
     rounded_up(at.max(Timestamp::UNIX_EPOCH))
 }
 
-/// Rounds a time up to microseconds, also a time before 1970, because the anchor of a cycle may be
-/// before 1970.
+/// Rounds a time up to microseconds, including a time before 1970, because the anchor of a cycle
+/// may be before 1970.
 fn rounded_up(at: Timestamp) -> Timestamp {
     // Does not use `from_microsecond`, which rejects the last second of the calendar.
     let down = Timestamp::new(at.as_second(), at.subsec_nanosecond() / 1_000 * 1_000).unwrap_or(at);

@@ -7,7 +7,7 @@ use jiff::{Span, Timestamp, Zoned, civil::DateTime, fmt::temporal::SpanParser, t
 use super::zone;
 use crate::error::Error;
 
-/// The shortest period of a repetition.
+/// The shortest period that a cycle may have.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 /// The approximate lengths of the calendar units, used only to estimate where a search begins.
@@ -19,9 +19,9 @@ const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
 /// months, weeks and days are counted on the calendar; hours, minutes and seconds are elapsed time.
 #[derive(Clone)]
 pub struct Period {
-    /// The years, months, weeks and days.
+    /// The years, months, weeks and days of the period.
     calendar: Span,
-    /// The hours, minutes and seconds, in nanoseconds.
+    /// The hours, minutes and seconds of the period, in nanoseconds.
     time: i128,
     zone: TimeZone,
     text: String,
@@ -37,7 +37,7 @@ impl Period {
         Period::parse(text).map_err(Error::invalid)
     }
 
-    /// Sets the time zone of the calendar.
+    /// Sets the time zone of the period's calendar.
     ///
     /// # Errors
     /// There is no time zone with this name.
@@ -138,12 +138,12 @@ impl Period {
         Some(super::rounded_up(Timestamp::from_nanosecond(at).ok()?))
     }
 
-    /// Returns the time one period after now.
+    /// Returns the time one period after `now`.
     pub(super) fn after(&self, now: Timestamp) -> Option<Timestamp> {
         self.after_moment(now, 1)
     }
 
-    /// Returns the approximate length of the period.
+    /// Returns the approximate length of the period in seconds.
     pub(super) fn about_seconds(&self) -> f64 {
         let days = f64::from(self.calendar.get_weeks()) * 7.0 + f64::from(self.calendar.get_days());
         f64::from(self.calendar.get_years()) * YEAR_SECONDS

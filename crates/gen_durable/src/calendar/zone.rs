@@ -7,7 +7,7 @@ use jiff::{
     tz::TimeZone,
 };
 
-/// The hint of error messages about zones.
+/// The advice in error messages about time zones: which names to write.
 const EXAMPLE: &str =
     "write a name of the IANA database, like `Europe/Madrid` or `UTC`, or an offset, like `+02:00`";
 
@@ -25,7 +25,7 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
     TimeZone::get(name).map_err(|_| format!("there is no time zone {name:?}: {EXAMPLE}"))
 }
 
-/// Returns the name of a zone.
+/// Returns the name of a time zone.
 pub(crate) fn name_of(zone: &TimeZone) -> String {
     match zone.iana_name() {
         Some(name) => name.to_owned(),
@@ -63,8 +63,8 @@ pub(crate) fn dated(text: &str) -> Result<(DateTime, TimeZone), String> {
     let civil = pieces.date().to_datetime(time);
     let named = match pieces.time_zone_annotation() {
         None => None,
-        // The zone is parsed by `bracketed` and not by jiff, so that zone names and their errors
-        // are the same everywhere.
+        // `bracketed` and not jiff parses the zone, so that dates, periods and cycles accept the
+        // same zone names and report the same errors.
         Some(_) => bracketed(text).map_err(&wrong)?.1,
     };
     let offset = match pieces.offset() {
@@ -104,7 +104,7 @@ pub(crate) fn moment(civil: DateTime, zone: &TimeZone) -> Option<Zoned> {
     zone.to_ambiguous_zoned(civil).compatible().ok()
 }
 
-/// Parses a date into a time.
+/// Parses a date with its zone and returns it as a `Timestamp`.
 pub(crate) fn date(text: &str) -> Result<Timestamp, String> {
     let (civil, zone) = dated(text)?;
     let at =

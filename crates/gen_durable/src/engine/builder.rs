@@ -81,9 +81,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Overrides, for this queue, how long settled instances are kept according to the
-    /// [`Settings`]: `.queue_retention(Invoices::QUEUE, Retention { done: Some(90 * DAY), failed:
-    /// None })`.
+    /// Overrides, for this queue, the retention of settled instances in the [`Settings`]:
+    /// `.queue_retention(Invoices::QUEUE, Retention { done: Some(90 * DAY), failed: None })`.
     ///
     /// The engine writes the retention into the database when it starts. Every engine of the schema
     /// applies it, even an engine that does not work this queue. The retention stays in force until
@@ -139,14 +138,16 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Calls the hook for every instance that fails for good or is set aside as stuck, for example
-    /// to notify an error tracker. The engine also logs each of these instances at `warn`.
+    /// Calls the hook for every instance that fails for good or that the engine sets aside as
+    /// stuck, for example to notify an error tracker. The engine logs each of these instances at
+    /// `warn`, too.
     ///
     /// The process that committed the failure calls the hook once, after the commit; if that
-    /// process crashes in between, the hook is not called. Calls are sequential, on a thread of
-    /// their own, so a slow hook delays neither steps nor commits. While 1,000 failures are waiting
-    /// for the hook, further failures are dropped (`durable_failure_notices_dropped_total`). A
-    /// panic in the hook is logged, and the hook is called again for the next failure.
+    /// process crashes in between, no process calls the hook. The engine calls the hook for one
+    /// failure at a time, on a separate thread, so a slow hook delays neither steps nor commits.
+    /// While 1,000 failures are waiting for the hook, the engine drops further failures
+    /// (`durable_failure_notices_dropped_total`). If the hook panics, the engine logs the panic and
+    /// calls the hook for the next failure.
     ///
     /// ```no_run
     /// # fn demo(pool: gen_durable::Pool) {

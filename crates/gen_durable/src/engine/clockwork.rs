@@ -1,11 +1,12 @@
-//! The clockwork: the loop of a worker that fires timers and deadlines when they are due. The
-//! tables are the truth; the memory of the loop holds only the times at which to query them.
+//! The clockwork: the loop of a worker that fires timers and deadlines when they are due. The rows
+//! of `timers` and `instances` are the truth; the memory of this loop holds only the times at which
+//! to query them.
 //!
 //! There is no leader: any process may fire a timer if it has the code of the timer's schedule, and
-//! the lock on the timer's row decides which process does. A process queries for its own timers at
-//! their due time. It queries for the timers of other processes a little later, in case such a
-//! process has crashed. Timers that are long overdue are fired at a limited rate, in small
-//! statements, and timers that are due now run between those statements.
+//! the lock on the timer's row decides which process fires it. A process queries for the timers
+//! that it armed at their due time. It queries for the timers of other processes a little later, in
+//! case such a process has crashed. A process fires long overdue timers at a limited rate, in small
+//! statements, and fires timers that are due now between those statements.
 
 use std::{
     collections::HashMap,
@@ -30,26 +31,30 @@ use crate::{
     wake::{Hint, NewTimer, TimerDue},
 };
 
-/// A timer that is late by more than this is overdue, and is fired at the limited rate of overdue
-/// timers.
+/// A timer that is late by more than this duration is overdue: the timer loop fires it at the
+/// limited rate of overdue timers.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
-/// A refill reads the timers that are due within this many refill periods.
+/// The timer loop regularly reads into memory the due times of the timers that are due within this
+/// many of its refill periods.
 const HORIZON_REFILLS: u32 = 5;
-/// Maximum number of rows fired in one statement.
+/// Maximum number of timers or deadlines that the timer loop fires in one statement.
 const BATCH: i32 = 200;
-/// Delay before the clockwork tries a timer again if another transaction has locked its row.
+/// Delay before the timer loop tries again to fire a timer, if another transaction has locked the
+/// timer's row.
 const HELD_PAUSE: Duration = Duration::from_millis(20);
-/// Delay before the clockwork tries a timer again that could not be fired because of an error.
+/// Delay before the timer loop tries again to fire a timer that it could not fire because of an
+/// error.
 const BROKEN_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum number of remembered timers that could not be fired because of an error.
+/// Maximum number of timers that a process remembers because it could not fire them.
 const BROKEN_MAX: usize = 1_000;
-/// Interval of the query for overdue timers, while there are overdue timers and while there are
-/// none.
+/// Interval at which the timer loop queries for overdue timers: while there are overdue timers, and
+/// while there are none.
 const OVERDUE_EVERY: Duration = Duration::from_millis(50);
 const OVERDUE_EVERY_IDLE: Duration = Duration::from_secs(5);
-/// The query for overdue timers begins at the due time at which the last query ended, less this
-/// lag. From time to time a sweep reads the index from its start. A sweep costs more if there are
-/// more dead index entries, so sweeps use at most one part in `SWEEP_SHARE` of the time.
+/// The timer loop's query for overdue timers begins at the due time at which the last query ended,
+/// less this lag. From time to time a sweep reads the index of due times from its start. A sweep
+/// costs more if there are more dead index entries, so sweeps use at most one part in `SWEEP_SHARE`
+/// of the time.
 const OVERDUE_LAG: SignedDuration = SignedDuration::from_secs(60);
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(60);
@@ -69,8 +74,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             clockwork.memory.arm(armed);
         }
         if core.phase.is_draining() {
-            // A draining engine fires no timers, because it starts nothing new. Other engines fire
-            // them, or this process does after its restart.
+            // During its shutdown an engine fires no timers, because it starts no new instances.
+            // Other engines fire these timers, or this process fires them after its restart.
             clockwork.memory.clear();
             clockwork.refill_at = Instant::now() + core.settings.timer_refill;
             clockwork.overdue_at = clockwork.refill_at;
@@ -95,8 +100,8 @@ struct Clockwork<'a> {
     sweep_at: Instant,
     /// The due times at which the next queries for overdue deadlines and for overdue timers begin.
     marks: (Timestamp, Timestamp),
-    /// How many overdue timers and deadlines may be fired now, and when this number was last
-    /// computed.
+    /// How many overdue timers and deadlines the timer loop may fire now, and when it last computed
+    /// this number.
     allowance: f64,
     counted: Instant,
     names: Vec<String>,
@@ -128,8 +133,8 @@ impl<'a> Clockwork<'a> {
         self.memory.next().map_or(soonest, |due| soonest.min(due))
     }
 
-    /// Discards all remembered due times after an outage, so that the next query reads the index
-    /// from its start.
+    /// Forgets all remembered due times after an outage, so that the next query for timers and
+    /// deadlines reads the index from its start.
     fn forget(&mut self) {
         self.memory.clear();
         self.marks = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
@@ -137,8 +142,8 @@ impl<'a> Clockwork<'a> {
         self.overdue_at = self.refill_at;
     }
 
-    /// Runs one round: first fires the timers that are due now, then refills the memory, then fires
-    /// a few overdue timers and deadlines.
+    /// Runs one round of the timer loop: first fires the timers that are due now, then reads the
+    /// next due times into memory, then fires a few overdue timers and deadlines.
     async fn round(&mut self) -> Result<(), Fault> {
         let (deadlines, timers) = self.memory.due();
         let fresh = Range {
@@ -175,7 +180,7 @@ impl<'a> Clockwork<'a> {
         Ok(())
     }
 
-    /// Fires overdue deadlines and timers, as many as the rate allows.
+    /// Fires overdue deadlines and timers, as many as their limited rate allows.
     async fn backfill(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
         let rate = f64::from(self.core.settings.overdue_per_second);
@@ -206,8 +211,8 @@ impl<'a> Clockwork<'a> {
         }
         let pause = match (expired, fired) {
             (0, 0) => OVERDUE_EVERY_IDLE,
-            // Occurrences of one timer are fired one after the other, so the next occurrence may be
-            // overdue too.
+            // The timer loop fires the occurrences of a schedule one after the other, so the
+            // occurrence after a fired one may be overdue too.
             (0, _) if self.allowance >= 1.0 => Duration::ZERO,
             _ => OVERDUE_EVERY,
         };
@@ -281,8 +286,8 @@ impl<'a> Clockwork<'a> {
                 self.broken.insert(*id, Instant::now() + BROKEN_PAUSE);
             }
         }
-        // Timers with a locked row, and timers that cannot be fired, are not counted, so that they
-        // do not keep this loop busy.
+        // The count leaves out timers with a locked row and timers that cannot be fired, so that
+        // the timer loop does not retry them without a pause.
         Ok(i32::try_from(done.ended()).unwrap_or(i32::MAX))
     }
 
@@ -315,8 +320,9 @@ impl<'a> Clockwork<'a> {
                 due: TimerDue::At(next),
                 is_timer: true,
             });
-            // The next occurrence may be long overdue as well. The watermark moves back to its due
-            // time, so that the next query finds it without a sweep.
+            // The next occurrence of a fired timer may be long overdue. The watermark of the query
+            // for overdue timers moves back to the due time of that occurrence, so that the query
+            // finds it without a sweep.
             self.marks.1 = self.marks.1.min(next);
         }
     }
@@ -330,12 +336,13 @@ fn count<T>(rows: &[T]) -> i32 {
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) fired: Vec<Fired>,
-    /// Ids of timers that could not be fired, each with its error.
+    /// Ids of timers that this process could not fire, each with its error.
     pub(crate) broken: Vec<(i64, String)>,
 }
 
 impl Done {
-    /// Returns how many timers are not pending any more.
+    /// Returns how many timers are not pending any more, because they were fired, missed or
+    /// cancelled.
     pub(crate) fn ended(&self) -> usize {
         self.fired
             .iter()
@@ -344,8 +351,8 @@ impl Done {
     }
 }
 
-/// Fires timers in one transaction. If the database refuses the transaction, each timer is fired in
-/// a transaction of its own.
+/// Fires timers in one transaction. If the database refuses the transaction, fires each timer in a
+/// transaction of its own.
 pub(crate) async fn fire_all(
     connection: &Connection,
     schedules: &Schedules,

@@ -1,6 +1,6 @@
 //! The committer: writes all waiting step results in one transaction. An idle committer writes a
-//! result at once. Results accumulate only while a commit is under way, so the latency is one
-//! commit, and throughput grows with load.
+//! result at once. Results accumulate only while a commit is under way, so a result waits for at
+//! most one other commit, and throughput grows with load.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,29 +28,31 @@ use crate::{
     },
 };
 
-/// Maximum number of step results in one transaction.
+/// Maximum number of step results that a committer writes in one transaction.
 const BATCH_MAX: usize = 1_000;
-/// Approximate maximum size of one transaction in bytes: a statement must be answered before its
-/// timeout even over a slow connection.
+/// Approximate maximum size in bytes of the step results of one transaction: the server must reply
+/// to the commit statement before its timeout even over a slow connection.
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of blocked step results, which wait for a lock of another transaction, in one
-/// round.
+/// Maximum number of step results in one round of upkeep, for results that wait for a lock of
+/// another transaction.
 pub(crate) const BLOCKED_BATCH_MAX: usize = 100;
-/// After this many attempts to resolve an unknown commit outcome while the row is locked, the
-/// committer sets the step result aside. Together the attempts take about 300 ms.
+/// After this many attempts to resolve an unknown commit outcome while another transaction locks
+/// the instance's row, the committer sets the step result aside. Together the attempts need about
+/// 300 ms.
 const HELD_MAX: u32 = 5;
-/// How many results of a step the database may refuse: after the first refusal the step's handler
-/// runs. If the database also refuses the result of the handler, the instance fails.
+/// How many results of one step the database may refuse before the instance fails: after the first
+/// refusal the step's handler runs. If the database refuses the result of the handler too, the
+/// instance fails.
 const POISONED_MAX: u8 = 1;
 
 /// Commits step results until the engine has stopped. The first connection commits all kinds of
 /// results. The second connection commits only results that free a lane or a partition key.
 ///
-/// A commit that frees lanes also returns the promoted successors, so it does the work of a commit
-/// and of a pick, and its lanes wait until it is done. Two such commits can run at the same time,
-/// as a pick and a commit can.
+/// A commit that frees lanes returns the promoted successors, so it does the work of a commit and
+/// of a pick, and its lanes wait until it is done. Two such commits can run at the same time, as a
+/// pick and a commit can.
 pub(crate) async fn run(core: Arc<Core>) {
     let (first, second) = (
         Connection::for_loop(core.target.clone()),
@@ -75,8 +77,8 @@ pub(crate) async fn run(core: Arc<Core>) {
     tokio::join!(everything, keyed);
 }
 
-/// Opens the committer's connection early, so that the first commit does not wait for it. If the
-/// connection cannot be opened now, the first commit opens it.
+/// Opens the committer's connection early, so that the first commit does not wait for the
+/// connection. If the connection cannot be opened now, the first commit opens it.
 async fn warm(core: &Core, connection: &Connection) {
     tokio::select! {
         warm = step_results::warm(connection) => if let Err(fault) = warm {
@@ -95,8 +97,8 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
         };
         if !batch.is_empty() {
             let _away = core.keyed.mark_away();
-            // Results without effects are sent in one statement as arrays. Results with effects are
-            // sent in another statement as a JSON document.
+            // The committer sends results without effects in one statement as arrays, and results
+            // with effects in another statement as a JSON document.
             let (more, plain): (Vec<_>, Vec<_>) = batch
                 .into_iter()
                 .partition(|ended| ended.ending.more.is_some());
@@ -104,8 +106,9 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
             commit(core, connection, more).await;
             continue;
         }
-        // Read the phase of the engine before the queue of results: if the engine has stopped and
-        // the queue is then empty, every result that was queued before the stop is committed.
+        // The committer reads the phase of the engine before the in-memory queue of step results:
+        // if the engine has stopped and the queue is then empty, every result that was added before
+        // the stop is committed.
         let is_stopped = core.phase.is_stopped();
         if let Some(mut share) = core.keyed.share(is_stopped, BATCH_MAX, BATCH_BYTES_MAX) {
             commit(core, connection, std::mem::take(&mut share.results)).await;
@@ -122,12 +125,13 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
     }
 }
 
-/// Keeps the first result of each instance in the batch, and returns the other results separately.
+/// Keeps the first step result of each instance in the batch, and returns the other results
+/// separately.
 ///
-/// A process may have two results of one instance, if it lost its claim and claimed the instance
-/// again. The reply to a batch names instances and not claims, so the two results could not be
-/// distinguished. The other results wait for the next batch, where the fence checks each against
-/// its own claim.
+/// A process may have two results of one instance, if it lost its claim and claimed the instance a
+/// second time. The reply to a batch names instances and not claims, so the committer could not
+/// distinguish the two results. The second result waits for the next batch, where the fence checks
+/// it against its own claim.
 fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
     let mut ids: Vec<i64> = batch.iter().map(&id).collect();
     ids.sort_unstable();
@@ -138,36 +142,39 @@ fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
     batch.into_iter().partition(|ended| seen.insert(id(ended)))
 }
 
-/// Batches that are still to be written. The last element is written next.
+/// Batches of step results that the committer still has to write. It writes the last element next.
 type Work = Vec<(Vec<FinishedStep>, Try)>;
 
-/// How a batch is written.
+/// How the committer writes a batch of step results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Try {
-    /// The committer writes all results in one statement.
+    /// The committer writes all results of the batch in one statement.
     Plain,
-    /// The committer opens a transaction and first locks the rows that are free. Results that need
-    /// a row that another transaction has locked are set aside.
+    /// The committer opens a transaction and first locks the instance rows that are free. It sets
+    /// aside the results that need a row that another transaction has locked.
     Careful,
-    /// As `Careful`, for a part of a batch that was divided because another transaction has locked
-    /// a key or a lane, and not an instance row.
+    /// As `Careful`, for a part of a batch that the committer divided because another transaction
+    /// has locked a key or a lane, and not an instance row.
     Halved,
-    /// The commit outcome is unknown because the reply was lost, so the committer reads it from the
-    /// rows. The number counts the earlier attempts at which a row of the batch was locked.
+    /// The commit outcome is unknown because the reply was lost, so the committer reads from the
+    /// instance rows whether the results are committed. The number counts the earlier attempts at
+    /// which a row of the batch was locked.
     Ask(u32),
 }
 
 /// Why the committer has to wait before it writes the remaining batches.
 enum Wait {
-    /// A row is locked, so the outcome of its commit cannot be read yet.
+    /// Another transaction has locked an instance row, so the committer cannot read yet whether the
+    /// result of that instance is committed.
     Locked,
     /// The database cannot be reached or reports a failure of its own.
     Away(String),
 }
 
-/// Writes a batch and handles every failure. During an outage it waits. If another transaction has
-/// locked the row of a result, it sets the result aside. If the database refuses a batch, it finds
-/// the refused result, and the handler of that step decides.
+/// Writes a batch of step results and handles every failure. During an outage the committer waits.
+/// If another transaction has locked the row of a result, the committer sets the result aside. If
+/// the database refuses a batch, the committer finds the refused result, and the handler of that
+/// step runs.
 async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedStep>) {
     if batch.is_empty() {
         return;
@@ -184,8 +191,8 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSte
     let mut pause = RETRY_FIRST;
     let mut work = vec![(batch, Try::Plain)];
     while let Some(next) = work.pop() {
-        // After an outage the lease is renewed first, so that this worker keeps the claims that it
-        // still has.
+        // After an outage the committer waits until the worker's lease is renewed, so that the
+        // worker keeps the claims that it still has.
         tokio::select! {
             () = core.lease.good() => {}
             () = core.phase.stopped() => {}
@@ -213,11 +220,11 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSte
     }
 }
 
-/// Tries once to write the results that were set aside because of a lock. Returns false if the
-/// database cannot be reached.
+/// Tries once to write the step results that the committer set aside because of a lock. Returns
+/// false if the database cannot be reached.
 ///
-/// Results with rows that are still locked are set aside again, and no statement waits for long, so
-/// one round is bounded.
+/// If the row of a result is still locked, the result stays aside for the next round. No statement
+/// waits for long, so the duration of one round is bounded.
 pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> bool {
     let batch = core.blocked.take(BLOCKED_BATCH_MAX, BATCH_BYTES_MAX);
     let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
@@ -241,8 +248,8 @@ pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> 
     true
 }
 
-/// Tries once to write a batch. Results that were not written are put back into `work` or set
-/// aside.
+/// Tries once to write a batch of step results. Puts the results that were not written back into
+/// `work`, or sets them aside.
 async fn attempt(
     core: &Arc<Core>,
     connection: &Connection,
@@ -278,16 +285,16 @@ async fn attempt(
     }
     match fault {
         Fault::Busy(_) if how == Try::Plain => work.push((batch, Try::Careful)),
-        // The lock that is missing does not belong to an instance row, which the transaction could
-        // have locked first. It belongs to a lane, or to a key that an open transaction has
-        // inserted or addresses.
+        // Another transaction has locked a lane, or has inserted or addresses a key, which this
+        // batch needs. The lock is not on an instance row, because the committer has locked those
+        // rows first and skipped locked ones.
         Fault::Busy(_) => {
             if let Some(ended) = halve(batch, Try::Halved, work) {
                 set_aside(core, ended, work);
             }
         }
-        // The statement exceeded the server's time limit. A statement with half of the results may
-        // stay within the limit.
+        // The commit statement exceeded the server's time limit. A statement with half of the
+        // results may stay within the limit.
         Fault::TimedOut(message) => {
             if let Some(ended) = halve(batch, how, work) {
                 tracing::warn!(
@@ -316,8 +323,8 @@ async fn attempt(
     Ok(())
 }
 
-/// Divides a batch and puts both halves back into `work`. If the batch has only one result, returns
-/// that result.
+/// Divides a batch of step results and puts both halves back into `work`. If the batch has only one
+/// result, returns that result.
 fn halve(mut batch: Vec<FinishedStep>, how: Try, work: &mut Work) -> Option<FinishedStep> {
     if batch.len() == 1 {
         return batch.pop();
@@ -328,8 +335,8 @@ fn halve(mut batch: Vec<FinishedStep>, how: Try, work: &mut Work) -> Option<Fini
     None
 }
 
-/// Sets a result aside that waits for a lock, together with all other results that address the same
-/// key.
+/// Sets aside a step result that waits for a lock, together with all other step results that
+/// address the same key.
 fn set_aside(core: &Core, ended: FinishedStep, work: &mut Work) {
     let keys: HashSet<(&str, &str)> = keys(&ended).collect();
     let is_behind = |other: &FinishedStep| self::keys(other).any(|key| keys.contains(&key));
@@ -349,9 +356,10 @@ fn set_aside(core: &Core, ended: FinishedStep, work: &mut Work) {
     core.blocked.push(ended);
 }
 
-/// Writes a batch in one transaction that does not wait for instance rows. It first locks, in order
-/// and with `SKIP LOCKED`, every row that the batch touches, and then writes the results for which
-/// it has locked all rows. Also returns the ids of the results that it has not written.
+/// Writes a batch of step results in one transaction that does not wait for instance rows. The
+/// transaction first locks, in order and with `SKIP LOCKED`, every instance row that the batch
+/// touches, and then writes the results for which it has locked all rows. Returns also the ids of
+/// the results that it has not written.
 async fn carefully(
     connection: &Connection,
     batch: &[FinishedStep],
@@ -363,8 +371,8 @@ async fn carefully(
         step_results::lock(connection, &ids).await
     };
     let written = async {
-        // The transaction has only locked rows and written nothing yet, even if the connection was
-        // lost.
+        // Up to this point the transaction has only locked instance rows and written nothing, even
+        // if the connection was lost.
         let held = locked.await.map_err(Fault::before_any_write)?;
         let locked = batch
             .iter()
@@ -383,8 +391,8 @@ async fn carefully(
         Ok((written, locked))
     };
     let outcome = written.await;
-    // A failed transaction is rolled back. If the rollback fails too, the connection must not be
-    // used again.
+    // The committer rolls a failed transaction back. If the rollback fails too, the committer must
+    // not use the connection any more.
     let is_whole = match &outcome {
         Ok(_) => true,
         Err(Fault::Lost(_) | Fault::Away(_)) => false,
@@ -409,7 +417,7 @@ fn touched(ended: &FinishedStep) -> impl Iterator<Item = i64> + '_ {
         .chain(targets)
 }
 
-/// Returns the keys of instances that a result addresses or inserts, with their tenants.
+/// Returns the keys, with their tenants, of the instances that a step result addresses or inserts.
 fn keys(ended: &FinishedStep) -> impl Iterator<Item = (&str, &str)> {
     ended.ending.more.iter().flat_map(|more| {
         let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
@@ -424,8 +432,8 @@ fn keys(ended: &FinishedStep) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Processes the reply to a batch that was written. Results with locked rows were not written, and
-/// are set aside.
+/// Processes the reply to a batch of step results. Sets aside the results that were not written
+/// because another transaction has locked their rows.
 fn apply_written(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
@@ -461,10 +469,10 @@ fn apply_written(
     }
 }
 
-/// Resolves an unknown commit outcome: reads from the row of each result whether the result was
-/// committed, this worker still has the claim, or the claim is lost. If the worker still has the
-/// claim, the result is sent again. If another transaction keeps the row locked, the result is set
-/// aside, so that no other result waits for it.
+/// Resolves an unknown commit outcome: reads from the instance row of each result whether the
+/// result was committed, this worker still has the claim, or the claim is lost. If the worker still
+/// has the claim, the committer sends the result a second time. If another transaction keeps the
+/// row locked, the committer sets the result aside, so that no other result waits for it.
 async fn resolve_outcome(
     core: &Arc<Core>,
     connection: &Connection,
@@ -496,8 +504,9 @@ async fn resolve_outcome(
             Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
-                // The next step begins only if this worker still has the claim. If it has lost the
-                // claim, the instance may have been cancelled since the commit.
+                // The next step begins only if this worker still has the claim. If the worker has
+                // lost the claim, another transaction may have cancelled the instance since the
+                // commit.
                 if ended.ending.keyed
                     && ended
                         .ahead
@@ -528,8 +537,8 @@ async fn resolve_outcome(
     if is_locked { Err(Wait::Locked) } else { Ok(()) }
 }
 
-/// Returns the outcome of each commit, and the inputs of the next steps of the instances that were
-/// committed and run ahead.
+/// Returns the outcome of each commit with an unknown outcome, and the inputs of the next steps of
+/// the instances that were committed and run ahead.
 async fn resolved(
     connection: &Connection,
     batch: &[FinishedStep],
@@ -548,8 +557,8 @@ async fn resolved(
     Ok((fates, inputs))
 }
 
-/// Handles a step result that the database refused: the handler of the step runs, or, if it has run
-/// already, the instance fails.
+/// Handles a step result that the database refused: runs the handler of the step, or, if the
+/// handler has run already, fails the instance.
 pub(crate) fn poisoned(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
     let (message, fatal) = (fault.message(), !fault.is_full_inbox());
     let why = format!("the outcome could not be committed: {message}");
@@ -567,7 +576,7 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
         let refused_again = run.poisoned > POISONED_MAX + 1;
         let ended = core.ended(run, queue, decision);
         // If the database refuses even the result that fails the instance (for example by a user's
-        // trigger), the result is retried at the pace of blocked results.
+        // trigger), upkeep retries the result at the interval of results that wait for a lock.
         if refused_again {
             core.blocked.push(ended);
         } else {

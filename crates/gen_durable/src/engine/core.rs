@@ -51,47 +51,49 @@ pub(crate) struct Core {
     pub(crate) worker_label: Arc<str>,
     pub(crate) queues: Vec<LocalQueue>,
     by_name: HashMap<String, usize>,
-    /// Step results that wait to be committed.
+    /// Step results that wait for a committer.
     pub(crate) results: ResultQueue,
     /// Step results that free a lane or a partition key and have no effects. Either of the two
     /// committers commits them.
     pub(crate) keyed: Keyed,
-    /// Wakes the loop that watches lanes when an instance starts in a lane without a claim.
+    /// Wakes the upkeep loop when an instance starts in a lane of this worker without a claim.
     pub(crate) lane_worker: LaneWorker,
-    /// Step results that wait for a lock of another transaction. The upkeep loop commits them
-    /// separately.
+    /// Step results that wait for a lock of another transaction. The upkeep loop commits them, and
+    /// not the committer.
     pub(crate) blocked: ResultQueue,
-    /// Claims of steps that have ended. The instances may have been cancelled while they held a
-    /// lane or a partition key, which must then be released.
+    /// Claims of steps that have ended without a committed result. If the instance of such a step
+    /// was cancelled while it held a lane or a partition key, upkeep releases the lane or the key.
     pub(crate) releases: Releases,
     pub(crate) wake: Arc<Wake>,
     pub(crate) lease: Lease,
-    /// The priorities in use per queue, as the last sweep found them.
+    /// The priorities of the runnable instances of each queue, as the last sweep of upkeep found
+    /// them.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
-    /// Instances that this process could not decode. While they are stuck, this process does not
-    /// retry them by itself.
+    /// The stuck instances that this process could not decode. This process does not retry them by
+    /// itself.
     pub(crate) undecodable: Undecodable,
     /// Number of suspects that this process holds. It is at most one.
     pub(crate) suspects: AtomicUsize,
     pub(crate) phase: Arc<Phase>,
-    /// Reports instances that failed for good or were set aside: to the log and to the failure
-    /// hook.
+    /// Reports instances that failed for good or were set aside as stuck: to `tracing` and to the
+    /// failure hook.
     pub(crate) failures: Failures,
-    /// Counts steps that repeatedly met an outage of the database.
+    /// Counts, for each instance, the runs of its step that met an outage of the database.
     pub(crate) outages: Outages,
     /// The host's runtime, on which steps run.
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last finished a round. `Health::is_live` reads this time.
     pub(crate) picked_at: Mutex<Instant>,
-    /// Whether the picker's last statement failed because the database could not be reached.
+    /// Whether the last statement of the picker failed because the database could not be reached.
     pub(crate) unreachable: AtomicBool,
-    /// When a commit last promoted a successor in a lane or a partition. The picker counts this as
-    /// work, although no pick has claimed it.
+    /// When a commit last promoted a successor in a lane or a partition. The picker counts the
+    /// promotion as work that it found, although no pick has claimed the successor.
     pub(crate) followed_at: Mutex<Instant>,
-    /// A sweep holds this lock while it claims, so that a drain does not overlook rows that are
-    /// about to enter a queue.
+    /// A sweep of upkeep holds this lock while it claims instances, so that the shutdown of the
+    /// engine does not overlook instances that the sweep has claimed and not yet added to an
+    /// in-memory queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
-    /// The tasks that run steps; a drain aborts them at its end.
+    /// The tasks that run steps. The shutdown of the engine aborts them at its deadline.
     pub(crate) workers: super::Workers,
 }
 
@@ -158,8 +160,8 @@ impl Core {
         self.queues.iter().any(|queue| queue.holds(claim))
     }
 
-    /// Converts the decision of a step into a step result. If the step returned `next` and the
-    /// limits of running ahead allow it, the worker runs the next step on the same claim.
+    /// Converts the `Decision` that a step returned into a step result. If the step returned `next`
+    /// and the limits of running ahead allow it, the worker runs the next step on the same claim.
     pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> FinishedStep {
         let row = &run.row;
         let within_bounds = run.steps + 1 < self.settings.run_ahead_steps
@@ -213,7 +215,7 @@ impl Core {
         }
     }
 
-    /// Returns how many suspects may be claimed: one while this process holds none, and otherwise
+    /// Returns how many suspects this process may claim: one while it holds none, and otherwise
     /// zero.
     pub(crate) fn suspects_wanted(&self) -> i32 {
         i32::from(self.suspects.load(Ordering::Relaxed) == 0)
@@ -225,7 +227,7 @@ impl Core {
         }
     }
 
-    /// Queues a step result for the committer.
+    /// Adds a step result to the in-memory queue of the committer.
     pub(crate) fn to_commit(&self, ended: FinishedStep) {
         let frees = ended.ending.keyed && ended.ending.more.is_none();
         if frees {
@@ -235,8 +237,8 @@ impl Core {
         }
     }
 
-    /// Returns this worker as the worker that runs promoted successors. Returns `None` while the
-    /// engine drains or the lease has expired; the pickers then claim the successors.
+    /// Returns this worker as the worker that runs promoted successors. Returns `None` during the
+    /// shutdown of the engine or after the lease has expired; pickers then claim the successors.
     pub(crate) fn taker(&self) -> Option<SuccessorWorker<'_>> {
         let may = !self.phase.is_draining() && !self.lease.left().is_zero();
         may.then(|| SuccessorWorker {
@@ -279,7 +281,8 @@ impl fmt::Debug for Core {
 #[derive(Debug)]
 pub(crate) struct Lease {
     period: Duration,
-    /// Until when this worker may assume that it holds its claims. The mutex is held only briefly.
+    /// Until when this worker may assume that it holds its claims. No code holds the mutex for
+    /// long.
     until: Mutex<Option<Instant>>,
     renewed: Notify,
     renewals: AtomicU64,
@@ -295,8 +298,8 @@ impl Lease {
         }
     }
 
-    /// Records an acknowledged renewal. The local lease begins at the time at which the renewal was
-    /// sent, because the lease in the database begins later.
+    /// Records a renewal of the lease that the database has acknowledged. The local lease begins
+    /// when the worker sent the renewal, because the lease in the database begins later.
     pub(crate) fn renewed(&self, sent: Instant) {
         let margin = self.period / 10;
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -323,12 +326,12 @@ impl Lease {
         })
     }
 
-    /// Waits until the lease is valid. Loops call this after an outage, so that the lease is
-    /// renewed before any other statement.
+    /// Waits until the lease is valid. The loops of the engine call this function after an outage,
+    /// so that the worker renews its lease before it sends any other statement.
     pub(crate) async fn good(&self) {
         loop {
-            // Registers for a notification before the check, so that a renewal between the check
-            // and the wait is not missed.
+            // Registers for the notification about a renewed lease before the check, so that a
+            // renewal between the check and the wait is not missed.
             let renewed = self.renewed.notified();
             if !self.left().is_zero() {
                 return;
@@ -338,7 +341,8 @@ impl Lease {
     }
 }
 
-/// The phase of an engine: running, draining, stopped. It only moves forward.
+/// The phase of an engine: running, draining (the shutdown lets running steps end), stopped. The
+/// phase only moves forward.
 #[derive(Debug, Default)]
 pub(crate) struct Phase {
     draining: AtomicBool,
@@ -361,7 +365,7 @@ impl Phase {
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
-    /// Resolves when the engine drains.
+    /// Resolves when the shutdown of the engine begins.
     pub(crate) async fn draining(&self) {
         self.until(|| self.is_draining()).await;
     }

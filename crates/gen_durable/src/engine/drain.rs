@@ -1,5 +1,5 @@
-//! Shuts an engine down: drains it, stops its loops, and deletes the worker's row. The shutdown
-//! takes at most `Settings::drain_timeout` plus [`SHUTDOWN_GRACE`].
+//! Shuts an engine down: lets running steps end, stops the engine's loops, and deletes the worker's
+//! row. The shutdown needs at most `Settings::drain_timeout` plus [`SHUTDOWN_GRACE`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,11 @@ use tokio::{
 use super::{core::Core, lease, step_tx_commit};
 use crate::store::row::Claim;
 
-/// How long a drain tries to release claims while another transaction has locked a row, or while
-/// the database cannot be reached.
+/// How long the shutdown of the engine tries to release claims while another transaction has locked
+/// an instance row, or while the database cannot be reached.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the loops may take to end after the drain, including the last commits.
+/// How long the loops of the engine may need to end after the last step, including the last
+/// commits.
 const LOOPS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a shutdown may take beyond `drain_timeout`: to release claims, to end the loops, and to
 /// delete the worker's row.
@@ -24,21 +25,21 @@ const _: () = assert!(
     RELEASE_TIMEOUT.as_secs() + LOOPS_TIMEOUT.as_secs() + lease::GOODBYE_TIMEOUT.as_secs()
         <= SHUTDOWN_GRACE.as_secs()
 );
-/// How often a drain checks whether this process still holds instances.
+/// How often the shutdown of the engine checks whether this process still holds instances.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 
-/// The tasks that a shutdown waits for.
+/// The loops of the engine, for which the shutdown waits.
 pub(super) struct Loops {
     pub(super) pick: oneshot::Receiver<()>,
     pub(super) project: JoinHandle<()>,
-    /// The loops that end when the engine has stopped: commit, clockwork, upkeep, lease, and the
-    /// failure hook.
+    /// The loops that end when the engine has stopped: committer, timer loop, upkeep, lease, and
+    /// the thread of the failure hook.
     pub(super) others: Vec<oneshot::Receiver<()>>,
 }
 
-/// Shuts the engine down: claims nothing more, releases the claims of steps that have not begun,
-/// lets running steps end until the deadline, commits their results, releases the remaining claims,
-/// and deletes the worker's row. Returns how many claims were released.
+/// Shuts the engine down: claims no more instances, releases the claims of steps that have not
+/// begun, lets running steps end until the deadline, commits their results, releases the remaining
+/// claims, and deletes the worker's row. Returns how many claims it released.
 pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
     let Loops {
         pick,
@@ -51,7 +52,8 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
     if timeout_at(deadline, &mut project).await.is_err() {
         project.abort();
     }
-    // If a projection batch does not end in time, it is aborted and its transaction is rolled back.
+    // If a projection batch does not end in time, the shutdown aborts it, and the server rolls back
+    // its transaction.
     core.workers.abort();
     core.phase.stop();
     core.blocked.wake();
@@ -61,7 +63,7 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
             let _ = ended.await;
         }
     };
-    // The loops may also use the rest of `drain_timeout` for the last commits.
+    // The loops of the engine may use the rest of `drain_timeout` for the last commits.
     if timeout_at(deadline.max(Instant::now()) + LOOPS_TIMEOUT, ended)
         .await
         .is_err()
@@ -88,8 +90,9 @@ async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Inst
         if overdue {
             return released;
         }
-        // A pick or a sweep puts the rows that it claimed into their queue before it ends. So while
-        // one of them runs, empty queues do not show that this process holds nothing.
+        // A pick or a sweep adds the rows that it claimed to the in-memory queues before it ends.
+        // So while a pick or a sweep runs, empty in-memory queues do not show that this process
+        // holds no instance.
         let picking = matches!(pick.try_recv(), Err(oneshot::error::TryRecvError::Empty));
         let was_claiming =
             std::mem::replace(&mut claiming, picking || core.claiming.try_lock().is_err());
@@ -100,8 +103,8 @@ async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Inst
     }
 }
 
-/// Releases the claims of steps that have not begun and, if the drain is overdue, of running steps
-/// too. Returns how many claims it tried to release.
+/// Releases the claims of steps that have not begun and, after the deadline of the shutdown, of
+/// running steps too. Returns how many claims it tried to release.
 async fn release_claims(core: &Arc<Core>, overdue: bool) -> usize {
     let mut claims: Vec<Claim> = Vec::new();
     for queue in &core.queues {

@@ -1,5 +1,6 @@
 //! Runs one step of a claimed instance: decodes the row, calls the user's code, and encodes the
-//! result. It catches panics, and uses no database.
+//! step result. This module catches panics of the user's code, and sends no statements to the
+//! database.
 
 use std::{
     any::Any,
@@ -38,7 +39,8 @@ use crate::{
     unknown,
 };
 
-/// Delay before a step runs again that failed because of an outage of the engine's own database.
+/// Delay before the worker repeats a step that failed because of an outage of the engine's own
+/// database.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state that the steps of this process share.
@@ -51,7 +53,7 @@ pub(crate) struct Environment {
     pub(crate) payload_bytes_max: usize,
     /// Reports to running steps, if they ask, whether their instance was cancelled.
     pub(crate) watch: Arc<Watch>,
-    /// The phase of the engine, for steps that ask whether the engine drains.
+    /// The phase of the engine, for steps that ask whether the engine is shutting down.
     pub(crate) phase: Arc<Phase>,
 }
 
@@ -73,7 +75,7 @@ impl Environment {
     }
 }
 
-/// The result of a step, as it will be written into the row.
+/// What a step returned, as the committer will write it into the instance's row.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub(crate) status: Status,
@@ -85,13 +87,13 @@ pub(crate) struct Decision {
     pub(crate) error: Option<String>,
     pub(crate) attempt_change: i32,
     pub(crate) delay: Duration,
-    /// The effects that are committed together with the result.
+    /// The effects that the committer commits together with the step result.
     pub(crate) more: Effects,
     pub(crate) within: Option<StepTx>,
-    /// The outcome in metrics and in the history: next, sleep, wait, spawn, retry, done, stop,
-    /// failure, outage, stuck.
+    /// The kind of the step result in metrics and in the history: next, sleep, wait, spawn, retry,
+    /// done, stop, failure, outage, stuck.
     pub(crate) outcome: &'static str,
-    /// The error of the step, also if its handler recovered from it.
+    /// The error of the step, even if the step's handler recovered from the error.
     pub(crate) failure: Option<String>,
     /// The history policy of the machine, and how long the step ran. The caller of `execute` sets
     /// both.
@@ -120,8 +122,8 @@ impl Decision {
         }
     }
 
-    /// Creates the decision that sets an instance aside as stuck, because this build cannot decode
-    /// its row. It does not count as a failure of the instance.
+    /// Creates the step result that sets an instance aside as stuck, because this build cannot
+    /// decode its row. The result does not count as a failure of the instance.
     pub(crate) fn stuck(why: &str) -> Decision {
         Decision {
             error: Some(storable(why)),
@@ -129,8 +131,8 @@ impl Decision {
         }
     }
 
-    /// Creates the decision that repeats a step, because the engine's own database could not be
-    /// reached while the step ran. No attempt is counted.
+    /// Creates the step result that repeats a step, because the engine's own database could not be
+    /// reached while the step ran. The result counts no attempt.
     fn outage(error: &StepError) -> Decision {
         let error = Some(storable(&error.to_string()));
         Decision {
@@ -140,7 +142,7 @@ impl Decision {
         }
     }
 
-    /// Creates the decision by which the engine, and not the user's code, fails an instance.
+    /// Creates the step result by which the engine, and not the user's code, fails an instance.
     pub(crate) fn failed(why: &str) -> Decision {
         Decision {
             error: Some(storable(why)),
@@ -175,8 +177,8 @@ pub(crate) async fn execute<M: Machine>(
             };
             let signals = signals.as_slice();
             let mut cx = context::<M>(app, row, environment, signals);
-            // All values of the user's types live and are dropped inside this future, which catches
-            // panics, because a `Drop` may panic too.
+            // All values of the user's types exist only inside this future, which catches panics,
+            // because the `Drop` of such a value may panic too.
             let ran = within(timeout, async move {
                 let inputs = Inputs {
                     row,
@@ -234,8 +236,8 @@ fn unchanged<M: Machine>(machine: &M) -> Option<String> {
         .flatten()
 }
 
-/// Runs the handler of a failed step. The changes that the step made are discarded: the handler
-/// receives state and step decoded again from the row.
+/// Runs the handler of a failed step. The changes that the step made to its state are lost: the
+/// handler receives state and step decoded from the row a second time.
 async fn handle<M: Machine>(
     app: &M::App,
     row: &Claimed,
@@ -272,8 +274,8 @@ async fn handle<M: Machine>(
                 .error
                 .clone()
                 .or_else(|| Some(storable(&failure.message)));
-            // The handler chose another step or `done`, so the instance recovered and the row keeps
-            // no error.
+            // The handler of the failed step chose another step or `done`, so the instance
+            // recovered and its row keeps no error.
             let error = if decision.attempt_change == ENTERS || decision.status == Status::Done {
                 None
             } else {
@@ -341,7 +343,8 @@ fn context<'a, M: Machine>(
     }
 }
 
-/// The inputs of one run of a step, against which the result of the step is checked.
+/// The inputs of one run of a step. `encode` checks the transition that the step returned against
+/// them.
 struct Inputs<'a> {
     row: &'a Claimed,
     signals: &'a [ReceivedSignal],
@@ -398,8 +401,9 @@ fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
     decoded.unwrap_or_else(|panic| Err(format!("decoding {panic}")))
 }
 
-/// Encodes a transition as a decision. A result that cannot be encoded is a failure of the step, so
-/// the caller runs this function inside the future that catches failures.
+/// Encodes the transition that a step returned as a step result. A transition that cannot be
+/// encoded is a failure of the step, so the caller runs this function inside the future that
+/// catches failures of the step.
 fn encode<M: Machine>(
     transition: Transition<M>,
     machine: &M,
@@ -417,8 +421,8 @@ fn encode<M: Machine>(
     } = transition;
     let limit = inputs.limit;
     let settles = matches!(ending, NextAction::Done(_) | NextAction::Stop(_));
-    // A retry and another wait consume no signals, so that signals can accumulate. Every other
-    // result consumes the signals that the step received.
+    // A retry and another wait consume no signals, so that signals can accumulate in the inbox.
+    // Every other step result consumes the signals that the step received.
     let consumes = !matches!(ending, NextAction::Retry(_) | NextAction::Wait { .. });
     let mut decision = match ending {
         NextAction::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
@@ -495,8 +499,9 @@ fn encode<M: Machine>(
     }
     if !settles && (M::STATE_CHANGES || upgraded.is_some()) {
         let state = codec::encode("the state", machine, limit)?;
-        // Unchanged state is not written again. Upgraded state is always written, together with its
-        // version. If the instance stays at its step, the step is written in its new format too.
+        // The step result contains the state only if the step changed it. It always contains
+        // upgraded state, together with its version. If the instance stays at its step, the step
+        // result contains the step in its new format too.
         if upgraded.is_some() {
             decision.state = Some(state);
         } else if before != Some(state.as_str()) {
@@ -514,8 +519,8 @@ fn encode<M: Machine>(
     Ok(decision)
 }
 
-/// Returns the new instances of a result (children, outbox). A new instance inherits the tenant and
-/// the trace of the instance that creates it, unless it sets its own.
+/// Returns the new instances of a step result (children, outbox). A new instance inherits the
+/// tenant and the trace of the instance that creates it, unless it sets its own.
 fn encode_new_instances(
     new_instances: Vec<NewInstance>,
     row: &Claimed,
@@ -537,8 +542,8 @@ fn encode_new_instances(
         .collect()
 }
 
-/// Returns the events of a result. An event belongs to the log of the instance's tenant, unless it
-/// names another tenant, and records the step that created it.
+/// Returns the events of a step result. An event belongs to the log of the instance's tenant,
+/// unless the event names another tenant. Each event records the step that created it.
 fn recorded(
     events: Vec<Result<NewEvent, StepError>>,
     row: &Claimed,

@@ -1,5 +1,5 @@
-//! Reports instances that failed for good or were set aside, to the log and to the host's failure
-//! hook.
+//! Reports instances that failed for good or were set aside as stuck, to `tracing` and to the
+//! host's failure hook.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -14,10 +14,10 @@ use crate::{
     store::{row::Claimed, step_results::StepResult},
 };
 
-/// How many failures may wait for the hook. Further failures are dropped.
+/// How many failures of instances may wait for the failure hook. The engine drops further failures.
 const NOTICES_MAX: usize = 1_000;
 
-/// The host's failure hook.
+/// The host's failure hook, which the engine calls for each instance that failed or is stuck.
 pub(super) type Hook = Arc<dyn Fn(&InstanceFailure) + Send + Sync>;
 
 /// An instance that failed for good, or that was set aside as stuck.
@@ -30,7 +30,7 @@ pub struct InstanceFailure {
     pub id: i64,
     /// The step that failed.
     pub step: String,
-    /// How many runs of this step had failed before.
+    /// How many runs of this step had failed before this run.
     pub attempt: u32,
     /// The error message of the failure.
     pub error: String,
@@ -39,28 +39,30 @@ pub struct InstanceFailure {
     pub status: Status,
 }
 
-/// Sends failures to the log and to the hook's thread.
+/// Sends failures of instances to `tracing` and to the thread of the failure hook.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    /// The channel to the hook's thread, while that thread runs. The mutex is held only briefly.
+    /// The channel to the thread of the failure hook, while that thread runs. No code holds the
+    /// mutex for long.
     hook: Mutex<Option<SyncSender<InstanceFailure>>>,
 }
 
 impl Failures {
-    /// Opens the channel to the hook's thread, and returns the receiver for that thread.
+    /// Opens the channel to the thread of the failure hook, and returns the receiver for that
+    /// thread.
     pub(super) fn open(&self) -> Receiver<InstanceFailure> {
         let (sender, receiver) = sync_channel(NOTICES_MAX);
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
 
-    /// Closes the channel to the hook's thread. The thread ends after it has processed the failures
-    /// that wait.
+    /// Closes the channel to the thread of the failure hook. The thread ends after it has processed
+    /// the failures that wait in the channel.
     pub(super) fn close(&self) {
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Reports a committed step result if the instance failed for good or was set aside.
+    /// Reports a committed step result if the instance failed for good or was set aside as stuck.
     pub(super) fn settled(&self, row: &Claimed, ending: &StepResult) {
         if matches!(ending.status, Status::Failed | Status::Stuck) {
             self.report(InstanceFailure {
@@ -74,7 +76,8 @@ impl Failures {
         }
     }
 
-    /// Logs a failure and sends it to the hook's thread, without waiting.
+    /// Logs the failure of an instance and sends it to the thread of the failure hook, without
+    /// waiting.
     pub(super) fn report(&self, failure: InstanceFailure) {
         let InstanceFailure {
             machine,
@@ -106,7 +109,7 @@ impl Failures {
     }
 }
 
-/// Calls the hook for one failure after the other, until the channel is closed.
+/// Calls the failure hook for one failure after the other, until the channel of failures is closed.
 pub(super) async fn run(hook: Hook, failures: Receiver<InstanceFailure>) {
     for failure in failures {
         if std::panic::catch_unwind(AssertUnwindSafe(|| hook(&failure))).is_err() {

@@ -8,8 +8,8 @@ use std::{
 
 use super::core::Core;
 
-/// The picker completes a round at least this often, because its waits are bounded by the idle
-/// poll.
+/// The picker completes a round at least this often, because each of its waits is at most as long
+/// as the interval of its idle poll.
 const PICKER_ROUND: Duration = Duration::from_secs(60);
 
 /// Reports an engine's health. The handle is cheap to clone, and its methods send no statement.
@@ -37,8 +37,8 @@ impl Health {
         })
     }
 
-    /// Returns whether the engine has a valid lease and claims work. Returns false before the
-    /// engine has started and while it drains. Also returns false as soon as a pick finds the
+    /// Returns whether the engine has a valid lease and claims instances. Returns false before the
+    /// engine has started and during its shutdown. Returns false as soon as a pick finds the
     /// database unreachable (an idle engine polls every `idle_poll`), or a renewal of the lease is
     /// overdue by half a `heartbeat`.
     pub fn is_ready(&self) -> bool {

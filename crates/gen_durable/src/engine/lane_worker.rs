@@ -1,7 +1,7 @@
 //! The lanes of which this process is the lane worker. A promoted successor in such a lane runs
-//! without a claim: the commit that promoted it has written everything that is needed, and most
-//! steps end before an operator could read the row. If a step runs longer, the worker claims its
-//! instance, so that operators see it as executing.
+//! without a claim: the commit that promoted it has recorded that this worker runs the lane, and
+//! most steps end before an operator could read the row. If a step runs longer, the worker claims
+//! its instance, so that operators see the instance as executing.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use crate::store::{connection::Connection, fault::Fault, lease, pick::release_cl
 pub(super) const CLAIM_AFTER: Duration = Duration::from_millis(50);
 
 /// Wakes the upkeep loop when an instance starts in a lane of this worker without a claim. Further
-/// starts do not wake it again until it has checked.
+/// starts do not wake upkeep until it has checked how long these instances run.
 #[derive(Debug, Default)]
 pub(crate) struct LaneWorker {
     is_notified: AtomicBool,
@@ -40,13 +40,13 @@ impl LaneWorker {
 }
 
 /// Claims the instances with a step that has run for longer than `CLAIM_AFTER` without a claim.
-/// Returns whether instances run without a claim, so that the caller checks again.
+/// Returns whether other instances run without a claim, so that the caller repeats the check.
 pub(super) async fn claim_long_running(
     core: &Core,
     connection: &Connection,
 ) -> Result<bool, Fault> {
-    // Reset the flag before the check, so that an instance that starts from now on wakes the upkeep
-    // loop again.
+    // Resets the flag before the check of running steps, so that an instance that starts during the
+    // check wakes the upkeep loop.
     core.lane_worker.is_notified.store(false, Ordering::SeqCst);
     let mut is_any = false;
     for queue in &core.queues {
@@ -62,13 +62,14 @@ pub(super) async fn claim_long_running(
     Ok(is_any)
 }
 
-/// The heads of this worker's lanes that this process does not run, with the time since when.
+/// The heads of this worker's lanes that this process does not run, and since when this process has
+/// not known each of them.
 ///
-/// There are two causes: the reply to a commit was lost, and with it the list of promoted
-/// successors, or an operator removed the previous head. This process then does not run the head,
-/// and its lease keeps all other workers from the lane. But the reply to the commit that promoted
-/// the successor may also be still on its way, so a head is released only after it has been unknown
-/// to this process for a while.
+/// There are two causes for such a head: the reply to a commit was lost, and with it the list of
+/// promoted successors, or an operator removed the previous head. This process then does not run
+/// the head, and its lease keeps all other workers from the lane. But the reply to the commit that
+/// promoted the successor may still be on its way, so this process releases a head only after the
+/// head has been unknown to it for a while.
 #[derive(Debug, Default)]
 pub(super) struct UnknownHeads(HashMap<Claim, Instant>);
 

@@ -1,5 +1,6 @@
-//! Renews the lease in the worker's row. The loop has a thread and a connection of its own, so that
-//! neither a blocked runtime nor an exhausted pool can delay a renewal.
+//! Renews the lease in the worker's row. The loop that renews the lease has a thread and a
+//! connection of its own, so that neither a blocked runtime nor an exhausted pool can delay a
+//! renewal.
 
 use std::{
     sync::Arc,
@@ -9,10 +10,11 @@ use std::{
 use super::core::Core;
 use crate::store::{connection::Connection, lease, pick::release_claims};
 
-/// Delay before a failed renewal is tried again. Most of the lease time is left then.
+/// Delay before a worker repeats a failed renewal of its lease. Most of the lease time is left
+/// then.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long the removal of the worker may take, because another transaction may have locked an
-/// instance that the worker claimed.
+/// How long the deletion of the worker's row may last. The deletion releases claims, and another
+/// transaction may have locked an instance that the worker claimed.
 pub(super) const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Minimum age in seconds of the claims to read. A negative age selects all claims.
 const ANY_AGE: f64 = -60.0;
@@ -26,8 +28,8 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Removes the worker after all its loops have ended. It first releases the claims that the worker
-/// still has in the database (for example because the reply to a pick was lost), so that the
+/// Deletes the worker's row after all its loops have ended. It first releases the claims that the
+/// worker still has in the database (for example because the reply to a pick was lost), so that the
 /// instances do not have to wait until the lease expires.
 pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
@@ -93,9 +95,10 @@ async fn watch(core: &Core) {
             }
             tokio::time::sleep(left).await;
         }
-        // Another worker's reaper may consider this worker expired by now. Steps that rely on
-        // mutual exclusion are stopped. All other steps run to their end, and their results are
-        // committed if no other worker has claimed the rows since.
+        // Another worker's reaper may consider this worker expired by now. This worker stops its
+        // steps in lanes and under partition keys, which rely on mutual exclusion. All other steps
+        // run to their end, and the committer commits their results if no other worker has claimed
+        // the rows since.
         tracing::warn!(
             "the lease has expired by the local clock: steps in lanes and under partition keys are stopped"
         );

@@ -1,5 +1,5 @@
-//! The instances of one queue that this process holds. Each of them is ready to run, runs, or waits
-//! for the commit of its result.
+//! The instances of one queue that this process holds. Each instance is ready to run, runs, or
+//! waits for the commit of its step result.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -18,19 +18,20 @@ use crate::{
 /// The picker claims more rows than there are free worker tasks: as many as can begin within this
 /// time.
 const AHEAD: Duration = Duration::from_millis(50);
-/// Maximum number of rows that are claimed before a worker task is free for them. It is about as
-/// many as two commits write, so that the next pick can run while a commit is under way.
+/// Maximum number of instances that the picker claims before a worker task is free for them. It is
+/// about as many as two commits write, so that the next pick can run while a commit is under way.
 const AHEAD_MAX: usize = 2_000;
-/// Approximate maximum size in bytes of the rows that are claimed before a worker task is free for
-/// them.
+/// Approximate maximum size in bytes of the instances that the picker claims before a worker task
+/// is free for them.
 const AHEAD_BYTES_MAX: f64 = 32.0 * 1024.0 * 1024.0;
-/// Maximum number of rows in one pick. It is limited, because no row can begin before the whole
-/// pick has returned.
+/// Maximum number of instances in one pick. The number is limited, because no instance can begin
+/// its step before the whole pick has returned.
 const PICK_MAX: usize = 500;
-/// Minimum length of the windows over which the rate of ended steps is measured.
+/// Minimum length of the time windows in which this process counts ended steps to compute their
+/// rate.
 const WINDOW: Duration = Duration::from_millis(20);
-/// A claimed row that has not begun after this time is released, because steps take longer than
-/// they did before and another process may be free.
+/// Upkeep releases a claimed instance if its step has not begun after this time, because steps last
+/// longer than they did before and another process may be free.
 const READY_MAX: Duration = Duration::from_secs(1);
 
 /// A claimed instance and its progress in this process.
@@ -41,7 +42,7 @@ pub(crate) struct Run {
     pub(crate) steps: u32,
     /// Since when this process has held the instance.
     pub(crate) since: Instant,
-    /// The failure that the handler receives because the database refused the result of the step.
+    /// The failure that the handler of the step receives, if the database refused the step result.
     pub(crate) poison: Option<Failure>,
     /// How often the database refused a result of this step.
     pub(crate) poisoned: u8,
@@ -71,20 +72,20 @@ impl Run {
 /// A running step in this process.
 #[derive(Debug)]
 struct Busy {
-    /// Stops the step, if it runs in a lane or under a partition key.
+    /// The notification that stops the step. Only steps in a lane or under a partition key have it.
     fence: Option<Arc<Notify>>,
-    /// Since when the step has run without a claim in a lane of this worker. `None`: its instance
-    /// is claimed.
+    /// Since when the step has run without a claim in a lane of this worker. `None`: the instance
+    /// of the step is claimed.
     runs_since: Option<Instant>,
 }
 
-/// One queue in this process.
+/// The instances of one queue that this process holds, and the tasks that run their steps.
 #[derive(Debug)]
 pub(crate) struct LocalQueue {
     pub(crate) queue: Queue,
     /// How many steps of the queue may run at the same time in this process.
     workers: usize,
-    /// The mutex is held only briefly, and never across an await.
+    /// The held instances. No code holds the mutex for long, or across an await.
     inner: Mutex<Inner>,
 }
 
@@ -96,7 +97,7 @@ struct Inner {
     ready_count: usize,
     /// The running steps, by claim.
     busy: HashMap<Claim, Busy>,
-    /// Number of live worker tasks.
+    /// Number of live worker tasks, which run the steps of this queue.
     loops: usize,
     /// All instances that this process holds: ready, running, or waiting for their commit. Maps the
     /// id to the claim epoch.
@@ -106,9 +107,10 @@ struct Inner {
     /// Number of steps that ended in the current measuring window, and the start of the window.
     ended: u32,
     window: Option<Instant>,
-    /// Average size of a row in bytes of JSON.
+    /// Average size of a claimed instance row of this queue, in bytes of JSON.
     row_bytes: f64,
-    /// True after the queue was shut down: no further step begins.
+    /// True after the shutdown of the engine has closed this in-memory queue: no further step
+    /// begins.
     closed: bool,
 }
 
@@ -147,15 +149,16 @@ impl LocalQueue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how many rows to claim now. Returns zero while enough rows are ready, because a pick
-    /// of many rows costs little more than a pick of one row.
+    /// Returns how many instances the picker should claim for this queue now. Returns zero while
+    /// enough instances are ready, because a pick of many instances costs little more than a pick
+    /// of one.
     pub(crate) fn room(&self) -> usize {
         let inner = self.lock();
         let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
         let ahead = {
-            // Estimate by the rate at which steps end in this process, and not by the duration of
-            // one step, because worker tasks share the cores. `as` saturates, and `min` then limits
-            // the number.
+            // Estimates how many steps can begin soon by the rate at which steps end in this
+            // process, and not by the duration of one step, because worker tasks share the cores.
+            // `as` saturates, and `min` then limits the number.
             let first = f64::from(inner.ended) / WINDOW.as_secs_f64();
             let startable = AHEAD.as_secs_f64() * if inner.rate > 0.0 { inner.rate } else { first };
             (startable.min(bearable) as usize).min(AHEAD_MAX)
@@ -164,15 +167,15 @@ impl LocalQueue {
         if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
             return 0;
         }
-        // The byte limit also bounds the size of the reply to one pick, however many worker tasks
+        // The limit in bytes bounds the size of the reply to one pick, however many worker tasks
         // are free.
         (target - inner.held.len())
             .min(PICK_MAX)
             .min((bearable as usize).max(1))
     }
 
-    /// Adds claimed instances to the ready ones. Returns how many worker tasks the caller has to
-    /// start.
+    /// Adds claimed instances to the instances that are ready to run. Returns how many worker tasks
+    /// the caller has to start.
     pub(crate) fn take_in(&self, runs: impl IntoIterator<Item = Run>) -> usize {
         let mut inner = self.lock();
         for mut run in runs {
@@ -181,8 +184,8 @@ impl LocalQueue {
             inner.row_bytes = inner.row_bytes * 0.95 + run.row.bytes() as f64 * 0.05;
             inner.ready_count += 1;
             let ready = inner.ready.entry(run.row.priority).or_default();
-            // A row that a crashed worker held begins first: its next commit resets its crash
-            // count, so this process is less likely to hold it at the next crash.
+            // An instance that a crashed worker held begins first: its next commit resets its
+            // `crash_count`, so this process is less likely to hold it if this process crashes.
             if run.row.crash_count > 0 {
                 ready.push_front(run)
             } else {
@@ -220,9 +223,9 @@ impl LocalQueue {
         Some((run, fence))
     }
 
-    /// Removes claims from the held instances. It compares the claim and not only the id: between a
-    /// commit and its reply, this process may have claimed the instance again, and the new claim
-    /// must stay.
+    /// Removes claims from the held instances. The function compares the claim and not only the id:
+    /// between a commit and its reply, this process may have claimed the instance a second time,
+    /// and the new claim must stay.
     pub(crate) fn let_go(&self, claims: impl IntoIterator<Item = Claim>) {
         let mut inner = self.lock();
         for claim in claims {
@@ -249,8 +252,8 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the instances that have run without a claim for at least `long`, and whether other
-    /// instances have run without a claim for a shorter time.
+    /// Returns the instances with a step that has run without a claim for at least `long`, and
+    /// whether other steps have run without a claim for a shorter time.
     pub(crate) fn long_running(&self, long: Duration) -> (Vec<Claim>, bool) {
         let inner = self.lock();
         let unclaimed = || {
@@ -267,7 +270,7 @@ impl LocalQueue {
         (lasting, waits)
     }
 
-    /// Records that these instances have a claim in the database now.
+    /// Records in memory that the worker has claimed these instances in the database.
     pub(crate) fn claimed<'a>(&self, claims: impl IntoIterator<Item = &'a Claim>) {
         let mut inner = self.lock();
         for claim in claims {
@@ -277,7 +280,8 @@ impl LocalQueue {
         }
     }
 
-    /// Lets no further step begin. Returns the instances that were ready and have not begun.
+    /// Closes the in-memory queue, so that no further step begins. Returns the instances that were
+    /// ready and have not begun their step.
     pub(crate) fn close(&self) -> Vec<Run> {
         let mut inner = self.lock();
         inner.closed = true;
@@ -298,9 +302,9 @@ impl LocalQueue {
         }
         inner.ready_count -= overdue.len();
         if !overdue.is_empty() {
-            // The rate of earlier steps says nothing about the steps that run now. By the old rate
-            // this process would claim the same rows again at once, before a process with free
-            // worker tasks can.
+            // Resets the rate, because the rate of earlier steps says nothing about the steps that
+            // run now. By the old rate this process would claim the same rows at once, before a
+            // process with free worker tasks can.
             (inner.rate, inner.ended, inner.window) = (0.0, 0, None);
         }
         overdue

@@ -1,6 +1,6 @@
 //! Keeps due times of timers and deadlines in memory, only to know when to query the tables. The
-//! rows are the truth: if the whole memory is lost, every timer still fires, at the pace of the
-//! refill.
+//! rows are the truth: if the whole memory is lost, every timer still fires, after the timer loop
+//! has read its due time from the table.
 
 use std::{
     collections::BTreeSet,
@@ -12,11 +12,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::wake::{NewTimer, TimerDue};
 
-/// Maximum number of due times in memory, for timers that this process armed, and again for timers
-/// that other processes armed. Each due time takes 16 bytes, plus the overhead of the tree.
+/// Maximum number of due times in memory for timers that this process armed. The same maximum
+/// applies to timers that other processes armed. Each due time needs 16 bytes, plus the overhead of
+/// the tree.
 pub(crate) const KEPT_MAX: usize = 100_000;
-/// A process fires the timers that it armed. Other processes query for these timers later by a
-/// random delay up to this limit, in case the process has crashed.
+/// A process fires the timers that it armed. Other processes query for these timers later, by a
+/// random delay up to this limit, in case the first process has crashed.
 const JITTER_MICROS: u64 = 10_000;
 
 /// A due time in microseconds, and whether it belongs to a timer or to a deadline.
@@ -74,12 +75,13 @@ impl Memory {
         };
         self.own.insert((at, armed.is_timer));
         if self.own.len() > KEPT_MAX {
-            // Drops the latest due time. A refill reads that due time again when it is near.
+            // Drops the latest due time. The timer loop reads that due time from its row when it is
+            // near.
             self.own.pop_last();
         }
     }
 
-    /// Schedules another query for timers, or for deadlines, after this delay.
+    /// Schedules another query of the timer loop for timers, or for deadlines, after this delay.
     pub(crate) fn again(&mut self, is_timer: bool, after: Duration) {
         let at = self
             .now_micros()
@@ -87,7 +89,8 @@ impl Memory {
         self.own.insert((at, is_timer));
     }
 
-    /// Replaces the due times of timers of other processes by the rows that were read around now.
+    /// Replaces the remembered due times of other processes' timers by the due times that the timer
+    /// loop has just read from the tables.
     pub(crate) fn refill(&mut self, due: impl IntoIterator<Item = (Timestamp, bool)>) {
         self.others.clear();
         for (at, is_timer) in due.into_iter().take(KEPT_MAX) {
@@ -100,7 +103,7 @@ impl Memory {
         }
     }
 
-    /// Returns when the clockwork has to query the tables next.
+    /// Returns when the timer loop has to query the tables next.
     pub(crate) fn next(&self) -> Option<Instant> {
         let next = self
             .own
@@ -111,13 +114,13 @@ impl Memory {
             .min()?;
         let ahead =
             u64::try_from(next.saturating_sub(self.now.as_microsecond())).unwrap_or_default();
-        // If the clock cannot represent the due time, the due time is later than the next refill,
-        // so no query is needed for it now.
+        // If the clock cannot represent the due time, the due time is later than the next time at
+        // which the timer loop reads the tables, so no query is needed for it now.
         self.received_at.checked_add(Duration::from_micros(ahead))
     }
 
-    /// Returns whether deadlines are due, and whether timers are due. Removes the past due times,
-    /// because the caller queries the tables now.
+    /// Returns whether deadlines are due, and whether timers are due. Removes due times that have
+    /// passed, because the caller queries the tables now.
     pub(crate) fn due(&mut self) -> (bool, bool) {
         let now = self.now_micros();
         let mut kinds = (false, false);
@@ -130,13 +133,13 @@ impl Memory {
         kinds
     }
 
-    /// Removes all due times, after an outage or while the engine drains.
+    /// Removes all due times from memory, after an outage or during the shutdown of the engine.
     pub(crate) fn clear(&mut self) {
         self.own.clear();
         self.others.clear();
     }
 
-    /// Returns how many due times are kept.
+    /// Returns how many due times of timers and deadlines are in memory.
     pub(crate) fn len(&self) -> usize {
         self.own.len() + self.others.len()
     }

@@ -1,5 +1,5 @@
-//! The engine: starts its loops in order, starts the worker tasks that run steps, and shuts down in
-//! order. No other module of the engine spawns threads or tasks.
+//! The engine: starts its loops in order, starts the tasks that run steps, and shuts down in order.
+//! No other module of the engine spawns threads or tasks.
 
 mod builder;
 pub(crate) mod clockwork;
@@ -68,11 +68,11 @@ use crate::{
     wake::LogWake,
 };
 
-/// A row becomes a suspect after this many workers crashed while they held it. A process runs at
-/// most one suspect at a time.
+/// An instance becomes a suspect after this many workers crashed while they had claimed it. A
+/// process runs at most one suspect at a time.
 pub(crate) const SUSPECT_CRASHES: i16 = 2;
 /// The number of connections that the loops of an engine use: lease, picker, committer (two, if
-/// there are lanes or partition keys), clockwork, upkeep, and calls of the engine.
+/// there are lanes or partition keys), timer loop, upkeep, and calls of the engine.
 const OWN_CONNECTIONS: usize = 7;
 
 /// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`] or
@@ -97,7 +97,7 @@ impl Engine {
     }
 
     /// Returns a client on the engine's own pool: if the client enqueues an instance, this engine
-    /// claims it without waiting for the next poll.
+    /// claims the instance without waiting for the next poll.
     pub fn client(&self) -> Client {
         Client::new(self.pool.clone())
     }
@@ -120,17 +120,17 @@ impl Engine {
     pub fn start(self) -> RunningEngine {
         let health = self.health();
         let (stop, stopped) = oneshot::channel();
-        // If the caller drops the handle, the sender of the stop request is dropped, which stops
-        // the engine too.
+        // If the caller drops the handle of the engine, the sender of the stop request is dropped
+        // with it, which stops the engine too.
         let task = tokio::spawn(self.run(async { drop(stopped.await) }));
         RunningEngine::new(stop, task, health)
     }
 
-    /// Runs until `shutdown` resolves, then drains: it claims nothing more, releases the claims of
-    /// steps that have not begun, lets running steps end for up to [`Settings::drain_timeout`],
-    /// commits their results, and releases the remaining claims. When this returns, no claim has to
-    /// wait for the lease to expire. It returns at most 5 s after the timeout of the drain, even if
-    /// a step does not end or the database does not reply.
+    /// Runs the engine until `shutdown` resolves, then shuts it down: the engine claims no more
+    /// instances, releases the claims of steps that have not begun, lets running steps end for up
+    /// to [`Settings::drain_timeout`], commits their results, and releases the remaining claims.
+    /// When `run` returns, no claim has to wait for the lease to expire. `run` returns at most 5 s
+    /// after `drain_timeout`, even if a step does not end or the database does not reply.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl Engine {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let core = Arc::new(self.boot().await?);
         let _ = self.running.set(core.clone());
-        // If the future of `run` is dropped, the engine does not drain: its threads end, and its
-        // lease expires.
+        // If the caller drops the future of `run`, running steps do not end in an orderly shutdown:
+        // the threads of the engine end, and its lease expires.
         let _stop_on_drop = StopOnDrop(core.clone());
         self.pool.subscribe(&core.wake);
         let lease = thread("durable-lease", {
@@ -201,8 +201,8 @@ impl Engine {
             _ = &mut project => Some("projector"),
         };
         if let Some(name) = broke {
-            // The loop panicked. The engine ends with an error, because without this loop it would
-            // only seem to run.
+            // A loop of the engine panicked. The engine ends with an error, because without that
+            // loop it would only seem to run.
             return Err(Error::broken(format!(
                 "the engine's {name} loop has ended: this is a bug; restart the engine"
             )));
@@ -330,10 +330,10 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Waits until the lease is valid before a loop opens its connection: if the server has few
-/// connections left, the lease must get one first. The picker does not need this function, because
-/// it waits for the lease itself. The committer opens its connection at once, and closes it if the
-/// lease has no connection.
+/// Waits until the lease is valid before a loop of the engine opens its connection: if the server
+/// has few connections left, the lease must get one first. The picker does not call this function,
+/// because it waits for the lease itself. The committer opens its connection at once, and closes
+/// the connection if the lease has none.
 async fn leased(core: &Core) {
     tokio::select! {
         () = core.lease.good() => {}
@@ -341,7 +341,7 @@ async fn leased(core: &Core) {
     }
 }
 
-/// Stops the loops when the engine's future ends or is dropped.
+/// Stops the loops of the engine when the future of `Engine::run` ends or is dropped.
 struct StopOnDrop(Arc<Core>);
 
 impl Drop for StopOnDrop {
@@ -353,13 +353,14 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Starts a batch of a projection on the host's runtime.
+/// Starts a batch of a projection as a task on the host's runtime.
 pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 'static) {
     let task = core.steps.spawn(work);
     core.workers.add(task.abort_handle());
 }
 
-/// Adds claimed instances to a queue, and starts as many worker tasks as the queue can use.
+/// Adds claimed instances to the in-memory queue of their queue, and starts as many worker tasks as
+/// the in-memory queue can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     let Some(local) = core.queue(queue) else {
         return;
@@ -374,9 +375,8 @@ pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     }
 }
 
-/// Counts a worker task that was started for a group of instances in lanes or partitions and has
-/// not begun a step. The count ends when the value is dropped, even if the task is aborted before
-/// it runs.
+/// Counts a worker task that was started for a group of promoted successors and has not begun a
+/// step. The count ends when the value is dropped, even if the task is aborted before it runs.
 struct Starting(Arc<Core>);
 
 impl Drop for Starting {
@@ -385,8 +385,8 @@ impl Drop for Starting {
     }
 }
 
-/// The body of a worker task: runs one step after the other, until no instance of the queue is
-/// ready.
+/// The body of a worker task: runs the steps of claimed instances one after the other, until no
+/// instance of the queue is ready.
 async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     let Some(local) = core.queue(queue) else {
         return;
@@ -406,14 +406,15 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
         })
         .await;
         ended = Some(claim);
-        // Yields to the runtime, so that steps that never wait do not occupy a thread of the host.
+        // The worker task yields to the runtime, so that steps that never wait do not occupy a
+        // thread of the host.
         tokio::task::consume_budget().await;
     }
 }
 
-/// Starts a thread with a runtime of its own for one loop, so that neither a blocked host nor an
-/// exhausted pool can delay the loop. The future of the loop is created on that thread, because its
-/// connection stays on one thread.
+/// Starts a thread with a runtime of its own for one loop of the engine, so that neither a blocked
+/// host nor an exhausted pool can delay the loop. The thread creates the future of the loop,
+/// because the connection of the loop stays on one thread.
 fn thread<F, Fut>(name: &str, make: F) -> Result<oneshot::Receiver<()>, Error>
 where
     F: FnOnce() -> Fut + Send + 'static,
@@ -434,7 +435,7 @@ where
     Ok(ended)
 }
 
-/// The worker tasks and projection batches that a drain may have to abort.
+/// The worker tasks and projection batches that the shutdown of the engine may have to abort.
 #[derive(Debug, Default)]
 pub(crate) struct Workers(Mutex<Vec<AbortHandle>>);
 

@@ -1,6 +1,6 @@
 //! Counts, for each instance, how many runs of its step in a row met an outage of the database. A
 //! single outage is not a failure of the step. But if only this step meets outages, while the
-//! worker can renew its lease, they count as a failure of the step.
+//! worker can renew its lease, the outages count as a failure of the step.
 
 use std::{
     collections::HashMap,
@@ -12,18 +12,19 @@ use std::{
 
 use crate::{error::Failure, store::row::Claimed};
 
-/// This many outages in a row, with a renewal of the lease between any two of them, count as a
-/// failure of the step.
+/// If a step meets this many outages in a row, and the worker renews its lease between any two of
+/// them, the outages count as a failure of the step.
 const OUTAGES_MAX: u32 = 5;
-/// How many instances with outages are remembered. If there are more, all are forgotten, because so
-/// many outages at once are an outage of the database and not failures of steps.
+/// For how many instances a process remembers outages. If there are more instances, the process
+/// forgets all of them, because so many outages at once are an outage of the database and not
+/// failures of steps.
 const REMEMBERED_MAX: usize = 10_000;
 
 #[derive(Debug)]
 struct Met {
     step_entry_seq: i64,
     count: u32,
-    /// How often the lease had been renewed when the last outage was counted.
+    /// How often the worker had renewed its lease when it counted the last outage of this instance.
     renewals: u64,
 }
 
@@ -31,9 +32,10 @@ struct Met {
 /// without an outage.
 #[derive(Debug, Default)]
 pub(crate) struct Outages {
-    /// The counts by instance id. The mutex is held only briefly.
+    /// The counts of outages by instance id. No code holds the mutex for long.
     met: Mutex<HashMap<i64, Met>>,
-    /// Number of entries in `met`. While it is zero, which is usual, `over` does not lock the map.
+    /// Number of instances in `met`. While it is zero, which is usual, `over` does not lock the
+    /// map.
     count: AtomicUsize,
 }
 
@@ -61,7 +63,8 @@ impl Outages {
                 renewals: 0,
             };
         }
-        // While the database cannot be reached, the lease is not renewed, so no outage is counted.
+        // While the database cannot be reached, the worker does not renew its lease, so the
+        // function counts no outage of the step.
         if met.renewals < renewals {
             (met.count, met.renewals) = (met.count + 1, renewals);
         }

@@ -31,7 +31,7 @@ pub(super) fn start_successors(
     if promoted.is_empty() {
         return;
     }
-    // A promoted successor also counts as work that the picker found. If it did not, the picker
+    // A promoted successor counts as work that the picker found. If it did not count, the picker
     // would treat the queues as idle and poll less and less often.
     *core
         .followed_at
@@ -54,15 +54,15 @@ pub(super) fn start_successors(
             runs.push(run);
         }
     }
-    // All successors of a queue are started in one call, because they form one group for the
-    // committer (see `Keyed`).
+    // One call starts all successors of a queue, because they form one group for the committer (see
+    // `Keyed`).
     for (index, runs) in follows.into_iter().enumerate() {
         staff(core, index, runs);
     }
 }
 
-/// Applies the outcome of a commit to each step result, then wakes the picker, because worker tasks
-/// may be free or instances may have become due.
+/// Applies the outcome of a commit to each of its step results, then wakes the picker, because
+/// worker tasks may be free or instances may have become due.
 pub(crate) fn answer(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
@@ -72,10 +72,10 @@ pub(crate) fn answer(
     core.wake.wake();
 }
 
-/// Processes each result of a batch: starts the next step if the instance runs ahead, and otherwise
-/// removes the instance from this process. A result that the fence rejected is dropped. `committed`
-/// returns the inputs of the next step if the result was written, and `None` if the fence rejected
-/// the result.
+/// Processes each step result of a batch: starts the next step if the instance runs ahead, and
+/// otherwise removes the instance from this process. Drops a step result that the fence rejected.
+/// `committed` returns the inputs of the next step if the step result was written, and `None` if
+/// the fence rejected it.
 pub(super) fn apply_outcomes(
     core: &Arc<Core>,
     batch: Vec<FinishedStep>,
@@ -157,7 +157,7 @@ pub(super) fn apply_outcomes(
 ///
 /// New instances have been due since the commit began, which may be a while ago, and they may have
 /// a priority that this process has not read yet. The hint therefore moves the picker's watermark
-/// back to the time at which the step was claimed.
+/// back to the time at which the worker claimed the creating instance.
 fn hint_new_instances(core: &Core, more: &Effects, from: Timestamp) {
     let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
     for new in children.chain(&more.new_instances) {

@@ -30,24 +30,24 @@ const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
 /// How many rows that are already claimed a pick may have to skip. This number and the rate of
 /// claimed rows determine the distance between the watermark and the current time.
 const PASSED_MAX: f64 = 200.0;
-/// After a failed pick, the next pick asks for at most half of this many rows. Each further failure
-/// halves the number again.
+/// After a failed pick, the next pick asks for at most half of this many rows. Each further failed
+/// pick halves the number.
 const ROOM_AFTER_LOSS: usize = 1_024;
-/// A priority that neither a hint nor a sweep has named for this long is forgotten. A sweep names
-/// the priority again before its rows become due.
+/// The picker forgets a priority that neither a hint nor a sweep has named for this long. A sweep
+/// names the priority before its rows become due.
 const PRIORITY_FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-/// The first and the longest delay before a pick is tried again after an outage.
+/// The first and the longest delay before the picker repeats a pick after an outage.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The picker polls at the busy rate until `BUSY_FOR` after it last found work. It then slows down
-/// in stages.
+/// The picker polls at the busy rate until `BUSY_FOR` after it last found work. After that it polls
+/// less often, in stages.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 const CALM_AFTER: Duration = Duration::from_secs(30);
 const CALM_POLL: Duration = Duration::from_millis(50);
 const QUIET_AFTER: Duration = Duration::from_secs(60);
 const QUIET_POLL: Duration = Duration::from_millis(250);
 
-/// Picks until the engine drains.
+/// Claims instances until the shutdown of the engine begins.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::for_loop(core.target.clone());
     let mut picker = Picker {
@@ -76,12 +76,12 @@ pub(crate) async fn run(core: Arc<Core>) {
         tokio::select! {
             () = core.phase.draining() => return,
             () = core.lease.good() => {}
-            // The loop begins another round after this delay even during an outage, so that a
-            // health probe sees that the loop runs.
+            // The picker begins another round after this delay even during an outage, so that a
+            // health probe sees that the picker runs.
             () = tokio::time::sleep(core.settings.idle_poll) => continue,
         }
         if !picker.knows_priorities {
-            // The loop reads the priorities in use before the first pick, so that the most urgent
+            // The picker reads the priorities in use before the first pick, so that the most urgent
             // rows do not wait behind rows of priorities that happen to be known.
             match pick::priorities(&connection, &core.worker.queues).await {
                 Ok(used) => picker.learn(used),
@@ -104,7 +104,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
                 // A pick that returned no rows does not show that a larger pick would succeed, so
-                // it does not raise the limit.
+                // it does not raise the maximum number of rows per pick.
                 if !picked.rows.is_empty() {
                     picker.room_max = picker.room_max.saturating_mul(2);
                 }
@@ -120,8 +120,8 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 /// After a refused pick, finds the instances that the database refuses to claim and sets them aside
-/// as `stuck`. It searches by bisection, as the committer does in a refused batch. Returns whether
-/// it found any; the next pick then claims the other instances.
+/// as `stuck`. The search is by bisection, as the committer's search in a refused batch. Returns
+/// whether it found any such instance; the next pick then claims the other instances.
 pub(crate) async fn set_aside(
     core: &Core,
     connection: &Connection,
@@ -142,7 +142,8 @@ pub(crate) async fn set_aside(
                 reason,
             } in aside
             {
-                // Marks the instance, so that this process does not retry it by itself.
+                // Marks the stuck instance in memory, so that this process does not retry it by
+                // itself.
                 core.undecodable.add(id);
                 let attempt = u32::try_from(attempt).unwrap_or_default();
                 core.failures.report(InstanceFailure {
@@ -169,7 +170,7 @@ pub(crate) async fn set_aside(
 /// The state of the picker for one priority of a queue.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The start of the next pick of this priority.
+    /// Where the next pick of this priority begins to read the index of runnable instances.
     mark: Mark,
     /// When the priority was last in use: a hint or the sweep named it, or a pick claimed a row of
     /// it.
@@ -186,13 +187,13 @@ impl Known {
 }
 
 struct Picker {
-    /// The priorities in use, by queue.
+    /// The priorities in use in each queue, with the state of the picker for each priority.
     marks: HashMap<String, BTreeMap<i16, Known>>,
-    /// Whether the priorities in use were read since the start or the last outage.
+    /// Whether the picker has read the priorities in use since its start or the last outage.
     knows_priorities: bool,
     worked_at: Instant,
     looked_at: Instant,
-    /// Recent number of rows claimed per second.
+    /// How many rows the picker has recently claimed per second.
     rate: f64,
     retry: Duration,
     /// Maximum number of rows per pick. A failed pick halves the number, because the pick may have
@@ -242,8 +243,8 @@ impl Picker {
         self.knows_priorities = true;
     }
 
-    /// Waits after a failed pick. It discards all watermarks, because they may not be valid after
-    /// an outage. Wake hints do not shorten the delay.
+    /// Waits after a failed pick. The picker forgets all watermarks, because they may not be valid
+    /// after an outage. Wake hints do not shorten the delay.
     async fn wait_out(&mut self, core: &Core, fault: &Fault) {
         tracing::warn!(
             error = fault.message(),
@@ -293,8 +294,8 @@ impl Picker {
         wanted
     }
 
-    /// Starts the claimed rows, moves the watermarks, and returns how long to wait before the next
-    /// pick.
+    /// Starts the steps of the claimed rows, moves the picker's watermarks, and returns how long to
+    /// wait before the next pick.
     fn accept(&mut self, core: &Arc<Core>, wanted: &Wanted, picked: Picked) -> Duration {
         let Picked {
             rows,
@@ -315,8 +316,8 @@ impl Picker {
             let runs = by_queue.remove(queue).unwrap_or_default();
             self.mark_used(queue, &runs);
             if !paused.contains(queue) {
-                // The pick claims suspects through an index of their own, so a suspect does not
-                // show how far the pick has read the other index.
+                // A pick claims suspects through an index of their own, so a claimed suspect does
+                // not show how far the pick has read the index of the other runnable instances.
                 let plain = runs
                     .iter()
                     .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES);
@@ -332,7 +333,7 @@ impl Picker {
         metrics::counter!("durable_picked_total").increment(came.try_into().unwrap_or_default());
         let since = self.looked_at.elapsed().as_secs_f64().max(1e-6);
         self.looked_at = Instant::now();
-        // The rate is a moving average over about one second of picks.
+        // The rate of claimed rows is a moving average over about one second of picks.
         let weight = since.min(1.0);
         self.rate = self.rate * (1.0 - weight) + came as f64 / since * weight;
         if came > 0 {
@@ -382,10 +383,10 @@ impl Picker {
         };
         for (priority, known) in marks.iter_mut() {
             let reached = match (full, last) {
-                // The pick returned fewer rows than it asked for, so every due row is claimed.
+                // The pick returned fewer rows than it asked for, so it has claimed every due row.
                 (false, _) => seen_to,
-                // This priority is more urgent than the priority at which the pick ended, so every
-                // due row of this priority is claimed.
+                // This priority is more urgent than the priority at which the pick ended, so the
+                // pick has claimed every due row of this priority.
                 (true, Some((stopped, _, _))) if *priority < stopped => seen_to,
                 (true, Some((stopped, at, id))) if *priority == stopped => {
                     Mark { at, id }.min(seen_to)
@@ -397,8 +398,8 @@ impl Picker {
         }
     }
 
-    /// Returns the delay of the next poll: short for a while after work was found, then longer and
-    /// longer.
+    /// Returns the delay before the picker's next poll: short for a while after the picker found
+    /// work, then longer and longer.
     fn poll(&self, core: &Core) -> Duration {
         let followed_at = *core
             .followed_at
@@ -421,8 +422,8 @@ fn forget_unused(marks: &mut BTreeMap<i16, Known>, now: Instant) {
         .retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
 }
 
-/// Adds claimed instances to their queue, and starts worker tasks for them. The sweep also calls
-/// this function for the instances that it claims.
+/// Adds claimed instances to the in-memory queue of their queue, and starts worker tasks for them.
+/// The picker and the sweep call this function for the instances that they claim.
 pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
     let Some(index) = core.queue_named(queue) else {
         return;

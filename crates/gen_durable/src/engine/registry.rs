@@ -42,8 +42,8 @@ pub(crate) trait Kind: Send + Sync {
     /// (`#[serde(other)]`).
     fn takes_any_step(&self) -> bool;
     fn shape(&self) -> String;
-    /// Decodes the row, runs the step (or only its handler, if a failure is already known), and
-    /// encodes the result.
+    /// Decodes the row of an instance, runs its step (or only the handler of the step, if a failure
+    /// of the step is already known), and encodes the step result.
     fn run(
         self: Arc<Self>,
         row: Arc<Claimed>,
@@ -155,8 +155,8 @@ impl Registry {
     }
 
     pub(crate) fn find(&self, machine: &str, version: u16) -> Option<&Arc<dyn Kind>> {
-        // The key of the map owns its string, so each lookup allocates one. This costs little
-        // compared with the step.
+        // The key of the map of machines owns its string, so each lookup allocates one. This
+        // allocation costs little compared with the step.
         self.kinds.get(&(machine.to_owned(), version))
     }
 

@@ -17,7 +17,7 @@ const RELEASE_BATCH: usize = 1_000;
 /// holds.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
-    /// The mutex is held only briefly, and never across an await.
+    /// The claims to release. No code holds the mutex for long, or across an await.
     ended: Mutex<Vec<Claim>>,
     notify: Notify,
 }
@@ -43,9 +43,9 @@ impl Releases {
             .is_empty()
     }
 
-    /// Releases the lanes and partition keys of all claims in the list. Claims on rows that another
-    /// transaction has locked stay in the list for the next call, and so do all claims after a
-    /// failed statement.
+    /// Releases the lanes and partition keys of all claims in the list. A claim stays in the list
+    /// for the next call if another transaction has locked its instance row. All claims stay in the
+    /// list after a failed statement.
     pub(super) async fn write(&self, core: &Core, connection: &Connection) -> Result<(), Fault> {
         let mut claims =
             std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));

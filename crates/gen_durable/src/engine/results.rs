@@ -1,4 +1,4 @@
-//! The queues of step results that wait for a committer.
+//! The in-memory queues of step results that wait for a committer.
 
 use std::{
     sync::{
@@ -15,29 +15,30 @@ use crate::store::{row::Claimed, step_results::StepResult};
 
 /// Number of committers that write, at the same time, results that free a lane or a partition key.
 const COMMITTERS: usize = 2;
-/// If at least this many results wait, the committers divide them between two commits.
+/// If at least this many step results wait, the two committers divide them between two commits.
 const SHARED_FROM: usize = 16;
-/// A result waits at most this long until other instances of its group have started their steps.
+/// A step result waits at most this long until the other successors that were promoted by the same
+/// commit have started their steps.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 
-/// A step result, with the values that are needed after its commit.
+/// A step result, with the values that the engine needs after its commit.
 #[derive(Debug)]
 pub(crate) struct FinishedStep {
     pub(crate) ending: StepResult,
     pub(crate) run: Run,
     pub(crate) queue: usize,
     pub(crate) outcome: &'static str,
-    /// True if a commit of this result was sent and got no reply, so the result may be committed
+    /// True if the committer sent this result and got no reply, so the result may be committed
     /// already.
     pub(crate) unsure: bool,
-    /// The row as it is after the commit, if the instance runs ahead on the same claim.
+    /// The instance row as it is after the commit, if the instance runs ahead on the same claim.
     pub(crate) ahead: Option<Claimed>,
 }
 
-/// A queue of step results. `take` removes the results that fit into one commit.
+/// An in-memory queue of step results. `take` removes the results that fit into one commit.
 #[derive(Debug, Default)]
 pub(crate) struct ResultQueue {
-    /// The mutex is held only briefly, and never across an await.
+    /// The waiting step results. No code holds the mutex for long, or across an await.
     waiting: Mutex<Vec<FinishedStep>>,
     notify: Notify,
 }
@@ -56,8 +57,8 @@ impl ResultQueue {
         waiting.len()
     }
 
-    /// Removes the waiting results, up to `limit` results and about `bytes_max` bytes; at least
-    /// one, if there are any.
+    /// Removes waiting step results from the in-memory queue, up to `limit` results and about
+    /// `bytes_max` bytes; at least one, if there are any.
     pub(crate) fn take(&self, limit: usize, bytes_max: usize) -> Vec<FinishedStep> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0_usize;
@@ -72,8 +73,8 @@ impl ResultQueue {
         let rest = waiting.split_off(count);
         let taken = std::mem::replace(&mut *waiting, rest);
         drop(waiting);
-        // `push` notifies only for the first result. The results that stay in the queue are not
-        // new, so `take` notifies for them.
+        // `push` notifies the committer only for the first result. The results that stay in the
+        // in-memory queue are not new, so `take` notifies the committer for them.
         self.notify.notify_one();
         taken
     }
@@ -101,25 +102,27 @@ impl ResultQueue {
 /// Step results that free a lane or a partition key.
 ///
 /// Such results arrive in groups: a commit promotes the successor in each of its lanes, and these
-/// successors start together. A commit costs as much as about twelve of its results, whatever its
-/// size, so a result waits while other instances of its group are about to start: short steps then
-/// end in the same commit. Groups that met in one commit would stay together and leave the other
-/// committer idle, so each committer takes at most a fair share of all waiting results.
+/// successors start together. The fixed cost of a commit equals the cost of about twelve results,
+/// so a result waits while other instances of its group are about to start: the results of short
+/// steps then share one commit. Groups that met in one commit would stay together and leave the
+/// other committer idle, so each committer removes at most a fair share of all waiting results.
 #[derive(Debug, Default)]
 pub(crate) struct Keyed {
     results: ResultQueue,
-    /// Since when the first waiting result, or an earlier result, has waited.
+    /// Since when the oldest waiting result has waited. The time may be that of a result that is
+    /// committed already.
     since: Mutex<Option<Instant>>,
-    /// Notified when a result arrives while other instances of its group are about to start.
+    /// Notified when a step result arrives while other instances of its group are about to start.
     soon: Notify,
-    /// Number of worker tasks that were started for a group and have not begun a step yet.
+    /// Number of worker tasks that were started for a group of promoted successors and have not
+    /// begun a step yet.
     starting: AtomicUsize,
-    /// Number of results that are being committed.
+    /// Number of step results that the committers are writing now.
     taken: AtomicUsize,
-    /// Number of committers that are busy with results of other kinds.
+    /// Number of committers that are busy with step results that free no lane and no partition key.
     away: AtomicUsize,
-    /// Notified when a result arrives while a committer is busy with results of other kinds. The
-    /// second committer then opens its connection.
+    /// Notified when a step result arrives while a committer is busy with results that free no lane
+    /// and no partition key. The second committer then opens its connection.
     wanted: Notify,
 }
 
@@ -138,14 +141,15 @@ impl Keyed {
         }
     }
 
-    /// Waits until a result arrives while a committer is busy with results of other kinds.
+    /// Waits until a step result arrives while a committer is busy with results that free no lane
+    /// and no partition key.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// Removes one committer's share of the waiting results. Returns `None` if no result waits, or
-    /// if other instances of the group are about to start and it is better to wait for their
-    /// results. With `at_once`, it does not wait for them.
+    /// Removes one committer's share of the waiting step results. Returns `None` if no result
+    /// waits, or if other instances of the group are about to start and their results should be in
+    /// the same commit. With `at_once`, the function does not wait for these instances.
     pub(crate) fn share(&self, at_once: bool, limit: usize, bytes_max: usize) -> Option<Share<'_>> {
         let waiting = self.results.len();
         if waiting == 0 {
@@ -168,7 +172,7 @@ impl Keyed {
         })
     }
 
-    /// Waits until the committer should call `share` again.
+    /// Waits until the committer should call `share` for waiting step results.
     pub(crate) async fn woken(&self) {
         tokio::select! {
             () = self.results.woken() => {}
@@ -177,7 +181,8 @@ impl Keyed {
     }
 
     /// Marks the calling committer as busy until the guard is dropped. The calling committer may
-    /// have consumed a notification about waiting results, so the other committer is notified.
+    /// have consumed a notification about waiting step results, so this function notifies the other
+    /// committer.
     pub(crate) fn mark_away(&self) -> Away<'_> {
         self.away.fetch_add(1, Ordering::SeqCst);
         if !self.results.is_empty() {
@@ -186,14 +191,14 @@ impl Keyed {
         Away(self)
     }
 
-    /// Records that this many worker tasks are being started for a group. Each task calls `begun`
-    /// when its first step begins.
+    /// Records that the engine starts this many worker tasks for a group of promoted successors.
+    /// Each task calls `begun` when its first step begins.
     pub(crate) fn start(&self, workers: usize) {
         self.starting.fetch_add(workers, Ordering::SeqCst);
     }
 
-    /// Records that a worker task of a group has begun its first step. The last task of the group
-    /// wakes the committer if results wait.
+    /// Records that a worker task of a group of promoted successors has begun its first step. The
+    /// last task of the group wakes the committer if step results wait.
     pub(crate) fn begun(&self) {
         if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.results.is_empty() {
             self.results.wake();
@@ -201,7 +206,8 @@ impl Keyed {
     }
 }
 
-/// The results that one committer is committing. They count as taken until the value is dropped.
+/// The step results that one committer is writing. They count as being written until the value is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Share<'a> {
     keyed: &'a Keyed,
@@ -215,7 +221,7 @@ impl Drop for Share<'_> {
     }
 }
 
-/// The guard of a committer that is busy with results of other kinds.
+/// The guard of a committer that is busy with step results that free no lane and no partition key.
 #[derive(Debug)]
 pub(crate) struct Away<'a>(&'a Keyed);
 
@@ -225,8 +231,8 @@ impl Drop for Away<'_> {
     }
 }
 
-/// Returns how many of the waiting results one committer takes while `taken` results are being
-/// committed.
+/// Returns how many of the waiting step results one committer removes from the in-memory queue
+/// while committers are writing `taken` other results.
 fn fair(waiting: usize, taken: usize, committers: usize) -> usize {
     let all = waiting + taken;
     if all < SHARED_FROM {

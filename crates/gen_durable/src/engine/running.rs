@@ -11,7 +11,7 @@ use crate::error::{Error, Kind};
 const READY_POLL: Duration = Duration::from_millis(10);
 
 /// A handle to an engine that runs in a task of its own: see
-/// [`Engine::start`](crate::Engine::start). If the handle is dropped, the engine drains and stops.
+/// [`Engine::start`](crate::Engine::start). If the handle is dropped, the engine shuts down.
 #[must_use = "dropping the handle stops the engine"]
 pub struct RunningEngine {
     stop: oneshot::Sender<()>,
@@ -33,7 +33,7 @@ impl RunningEngine {
         self.health.clone()
     }
 
-    /// Waits until the engine holds a lease and claims work.
+    /// Waits until the engine holds a lease and claims instances.
     ///
     /// # Errors
     ///
@@ -51,8 +51,8 @@ impl RunningEngine {
         Ok(())
     }
 
-    /// Drains as [`Engine::run`](crate::Engine::run) does when its `shutdown` resolves, and waits
-    /// until the engine has ended.
+    /// Shuts the engine down as [`Engine::run`](crate::Engine::run) does when its `shutdown`
+    /// resolves, and waits until the engine has ended.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The schedules of an engine by name, and the decision about a timer that is due.
+//! The schedules of an engine by name, and the code that decides what happens to a due timer.
 
 use std::{collections::BTreeMap, fmt, panic::AssertUnwindSafe, sync::Arc};
 
@@ -63,8 +63,8 @@ impl Schedules {
     }
 
     /// Registers the schedules of the code. A cycle that an operator has set stays in force, unless
-    /// the cycle in the code has changed. An older build changes nothing while a newer one runs, so
-    /// every build registers repeatedly: after a rollback, the older build may be the only one
+    /// the cycle in the code has changed. An older build changes nothing while a newer build runs,
+    /// so every build registers repeatedly: after a rollback, the older build may be the only build
     /// left.
     pub(crate) async fn register(&self, connection: &Connection) -> Result<(), Fault> {
         for (name, plan) in &self.0 {
@@ -99,8 +99,8 @@ impl Schedules {
         Ok(())
     }
 
-    /// Decides what happens to a due timer, by the time of the database. If it returns an error,
-    /// the timer stays in the table.
+    /// Decides what happens to a due timer, by the time of the database. If this function returns
+    /// an error, the row of the timer stays pending.
     pub(crate) fn decide(
         &self,
         timer: &DueTimer,

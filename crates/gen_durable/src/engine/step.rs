@@ -20,11 +20,11 @@ use crate::{
     },
 };
 
-/// Delay before the worker tries again to record the start of a step, if another transaction has
-/// locked the row.
+/// Delay before the worker tries a second time to record the start of a step, if another
+/// transaction has locked the instance's row.
 const BEGIN_RETRY: Duration = Duration::from_millis(50);
 
-/// Runs one step of a claimed instance, and queues its result for the committer.
+/// Runs one step of a claimed instance, and adds its result to the committer's in-memory queue.
 pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<Notify>>) {
     let row = run.row.clone();
     let Some(kind) = core
@@ -32,8 +32,8 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
         .find(&row.machine, row.machine_version)
         .cloned()
     else {
-        // A worker claims only instances of machines that it has registered, so this should not
-        // happen. If it does, the worker releases the claim, and nothing is lost.
+        // A worker claims only instances of machines that it has registered. If the machine is
+        // nevertheless missing, the worker releases the claim, and no work is lost.
         step_tx_commit::release_claim(
             core,
             queue,

@@ -1,5 +1,5 @@
 //! Commits a step's own transaction, which contains the step's writes and the step result. The
-//! module also has the functions that release claims.
+//! functions that release claims are in this module too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::store::{
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Writes the step result into the step's transaction and commits it. If the claim is lost, the
-/// transaction is rolled back.
+/// Writes the step result into the step's transaction and commits the transaction. If the claim is
+/// lost, rolls the transaction back.
 pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) {
     core.lease.good().await;
     let claim = ended.ending.claim;
@@ -26,8 +26,8 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) 
             core.outages.over(claim.id);
             answer(core, vec![ended], |_| committed.clone());
         }
-        // The step's own statements share this transaction, so a refused commit is reported to the
-        // step's handler.
+        // The step's own statements share this transaction, so the step's handler receives the
+        // refused commit as a failure.
         Err(fault @ Fault::Refused { .. }) => commit::poisoned(core, ended, &fault),
         Err(Fault::Busy(why) | Fault::Away(why) | Fault::TimedOut(why)) => {
             give_up(
@@ -62,9 +62,9 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) 
     }
 }
 
-/// Resolves an unknown commit outcome: reads the row of the instance as soon as it is not locked.
-/// The backend of the lost connection may still be working and hold the lock. Also returns the
-/// inputs of the next step, if the result was committed and this worker still has the claim.
+/// Resolves an unknown commit outcome: reads the row of the instance as soon as the row is not
+/// locked. The backend of the lost connection may still be working and hold the lock. Returns also
+/// the inputs of the next step, if the result was committed and this worker still has the claim.
 async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<NextInputs>)> {
     let mut pause = RETRY_FIRST;
     loop {
@@ -94,7 +94,7 @@ async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Nex
     }
 }
 
-/// Handles a step's transaction that an outage or a lock kept from committing. It releases the
+/// Handles a step's transaction that could not commit because of an outage or a lock: releases the
 /// claim. If outages repeat while the worker renews its lease, they count as a failure of the step.
 async fn give_up(core: &Arc<Core>, ended: FinishedStep, why: &str) {
     let FinishedStep { mut run, queue, .. } = ended;
@@ -107,8 +107,8 @@ async fn give_up(core: &Arc<Core>, ended: FinishedStep, why: &str) {
     }
 }
 
-/// Releases a claim without a step result. No attempt is counted, because an outage is not a
-/// failure of the step.
+/// Releases a claim without a step result. The release counts no attempt, because an outage is not
+/// a failure of the step.
 pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &Run, why: &str) {
     let claim = run.row.claim();
     tracing::info!(instance.id = claim.id, "releasing a claim: {why}");
@@ -120,8 +120,9 @@ pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &Run, why
     core.wake.wake();
 }
 
-/// Releases claims until this worker has none of them, or until `ends` returns true. It skips a row
-/// that another transaction has locked, and tries it again. Returns how many claims are left.
+/// Releases claims until this worker has none of them, or until `ends` returns true. Skips an
+/// instance row that another transaction has locked, and retries it. Returns how many claims are
+/// left.
 pub(crate) async fn release_all(
     core: &Arc<Core>,
     mut claims: Vec<Claim>,
@@ -135,8 +136,8 @@ pub(crate) async fn release_all(
             if released >= asked.len() {
                 return Ok(Vec::new());
             }
-            // For each claim that was not released, another worker has claimed the row since, or
-            // another transaction has locked it.
+            // If a claim was not released, another worker has claimed the instance row since, or
+            // another transaction has locked the row.
             let fates = resolve::resolve(&connection, &asked).await?;
             let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
             Ok(asked

@@ -1,4 +1,4 @@
-//! Retries stuck instances that this build may be able to run, and decides when to stop.
+//! Makes stuck instances runnable again that this build may be able to run, and limits the retries.
 
 use std::{
     collections::HashSet,
@@ -8,22 +8,24 @@ use std::{
 use super::core::Core;
 use crate::store::{connection::Connection, fault::Fault, queue};
 
-/// Number of stuck rows that one statement reads.
+/// Number of stuck instance rows that one statement reads.
 const PAGE: i32 = 1_000;
-/// Number of pages that one call reads. The next call continues after these pages.
+/// Number of pages of stuck rows that one call of `retry` reads. The next call continues after
+/// these pages.
 const PAGES_MAX: usize = 10;
-/// A process that could not decode this many rows retries no stuck rows by itself any more.
+/// A process that could not decode this many instance rows retries no stuck instances by itself any
+/// more.
 const UNDECODABLE_MAX: usize = 10_000;
 
-/// The ids of the rows that this process could not decode after a claim, or could not claim. The
-/// process does not retry these rows by itself: each process tries such a row once, so that two
-/// builds that cannot decode it do not retry it endlessly in alternation. A restarted process tries
-/// again.
+/// The ids of the instance rows that this process could not decode after a claim, or could not
+/// claim. The process does not retry these rows by itself: each process tries such a row once, so
+/// that two builds that cannot decode the row do not retry it endlessly in alternation. A restarted
+/// process tries the row once more.
 #[derive(Debug, Default)]
 pub(crate) struct Undecodable(Mutex<HashSet<i64>>);
 
 impl Undecodable {
-    /// Records that this process could not decode a row.
+    /// Records that this process could not decode an instance row.
     pub(crate) fn add(&self, id: i64) {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ids.len() < UNDECODABLE_MAX && ids.insert(id) && ids.len() == UNDECODABLE_MAX {
@@ -33,14 +35,15 @@ impl Undecodable {
         }
     }
 
-    /// Returns the ids of the rows, or `None` if there are too many.
+    /// Returns the ids of the instance rows that this process could not decode, or `None` if there
+    /// are too many.
     fn ids(&self) -> Option<Vec<i64>> {
         let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (ids.len() < UNDECODABLE_MAX).then(|| ids.iter().copied().collect())
     }
 }
 
-/// Makes stuck rows at steps that this build knows runnable again: a few pages of rows, in order of
+/// Makes stuck instances at steps that this build knows runnable: a few pages of rows, in order of
 /// id. `after` is the id after which the next call begins.
 pub(crate) async fn retry(
     core: &Arc<Core>,

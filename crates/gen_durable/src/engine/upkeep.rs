@@ -31,32 +31,33 @@ use crate::{
     wake::Hint,
 };
 
-/// Maximum number of rows reaped from an expired worker in one statement.
+/// Maximum number of instances of an expired worker that the reaper processes in one statement.
 const REAP_BATCH: i32 = 500;
-/// Maximum number of rows deleted in one statement.
+/// Maximum number of settled instances, timers or signals that upkeep deletes in one statement.
 const COLLECT_BATCH: i32 = 1_000;
-/// Retention keeps settled instances that a live parent may read. It checks them again after this
-/// many times `collect_every`.
+/// Upkeep keeps settled instances beyond their retention if a live parent may read them. It checks
+/// these instances again after this many times `collect_every`.
 const COLLECT_PASS_PAUSE: u32 = 10;
-/// A sweep costs more if there are more dead index entries, so sweeps use at most one part in this
-/// many of the time.
+/// A sweep for runnable instances costs more if there are more dead index entries, so sweeps use at
+/// most one part in this many of the time.
 const SWEEP_SHARE: u32 = 100;
-/// Bounds for the interval between two sweeps.
+/// Bounds for the interval between two sweeps for runnable instances that the picker missed.
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
-/// How often the depth of the queues is measured.
+/// How often upkeep measures how many instances wait in each queue.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
-/// How often upkeep releases claimed rows that have waited too long for a worker task.
+/// How often upkeep releases claimed instances that have waited too long for a worker task.
 const OVERDUE_EVERY: Duration = Duration::from_millis(500);
-/// How often upkeep checks lanes and partition keys for a lost head, and how many of them at a
-/// time.
+/// How often upkeep checks lanes for a lost head and partition keys for a lost holder, and how many
+/// of them at a time.
 const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const REPAIR_BATCH: i32 = 500;
 /// How often upkeep checks the claims of running steps that ask whether they were cancelled. One
 /// statement checks all of them.
 const CLAIMS_EVERY: Duration = Duration::from_secs(1);
-/// How often upkeep tries again to release lanes and partition keys after a failed attempt.
+/// How often upkeep tries again to release the lanes and partition keys of cancelled instances
+/// after a failed attempt.
 const RELEASE_EVERY: Duration = Duration::from_secs(1);
 /// How often upkeep tries again to commit a step result that waits for a lock. The interval grows
 /// while the database cannot be reached.
@@ -70,7 +71,8 @@ pub(crate) async fn run(core: Arc<Core>) {
     let settings = &core.settings;
     let mut due = Due {
         reap: now + settings.reap_every,
-        // No sweep is due at once, because the first pick also reads from the start of the index.
+        // No sweep is due at the start of upkeep, because the first pick reads from the start of
+        // the index too.
         sweep: now + SWEEP_EVERY_MIN,
         collect: now + settings.collect_every,
         depth: now,
@@ -96,8 +98,8 @@ pub(crate) async fn run(core: Arc<Core>) {
                 }
                 return;
             }
-            // A result that is set aside again also sends this notification. The notification does
-            // not make the next attempt earlier.
+            // A step result that upkeep sets aside once more sends this notification too. The
+            // notification does not make the next attempt to commit it earlier.
             () = core.blocked.woken() => {
                 due.blocked.get_or_insert_with(Instant::now);
             }
@@ -143,8 +145,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             );
         }
         if core.phase.is_draining() {
-            // A draining engine claims nothing more. It still commits the results that wait for a
-            // lock.
+            // During the shutdown of the engine, upkeep claims no more instances. It still commits
+            // the step results that wait for a lock.
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
             (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
             (due.overdue, due.repair) = (now + OVERDUE_EVERY, now + REPAIR_EVERY);
@@ -247,9 +249,10 @@ impl Due {
     }
 }
 
-/// Claims instances from the very beginning of the index. It finds rows that committed late, rows
-/// that were locked when the picker read them, and rows with a priority that this process did not
-/// know. Returns how long the sweep took, and whether no priority of any queue is in use.
+/// Claims instances from the very beginning of the index of runnable instances. The sweep finds
+/// rows that committed late, rows that were locked when the picker read them, and rows with a
+/// priority that this process did not know. Returns how long the sweep lasted, and whether no
+/// priority of any queue is in use.
 async fn sweep(core: &Arc<Core>, connection: &Connection) -> (Duration, bool) {
     let begun = Instant::now();
     let found = sweep_once(core, connection).await;
@@ -291,8 +294,8 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
             wanted.add(name, room, ranges);
         }
     }
-    // A drain tests this lock, so that it does not treat the queues as empty before the claimed
-    // rows are in them.
+    // The shutdown of the engine tests this lock, so that it does not treat the in-memory queues as
+    // empty before the rows that this sweep claims are in them.
     let _claiming = core.claiming.lock().await;
     if idle || wanted.queues.is_empty() || core.lease.left().is_zero() || core.phase.is_draining() {
         return Ok(idle);
@@ -312,9 +315,9 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
         picked => picked?,
     };
     for row in picked.rows {
-        // The picker has missed this row. It may have missed many others, for example of a large
-        // transaction that committed late, so the hint moves the picker's watermark back to this
-        // row.
+        // The picker has missed the row that this sweep has claimed. It may have missed many
+        // others, for example of a large transaction that committed late, so the hint moves the
+        // picker's watermark back to this row.
         core.wake.hint(Hint {
             queue: row.queue.clone(),
             priority: row.priority,
@@ -326,12 +329,12 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     Ok(false)
 }
 
-/// Makes the instances of expired workers runnable again. It does nothing for the time of one lease
-/// after this process lost contact with the database, because every worker must have had the chance
-/// to renew its lease.
+/// Makes the instances of expired workers runnable. The reaper does nothing for the time of one
+/// lease after this process lost contact with the database, because every worker must have had the
+/// chance to renew its lease.
 async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    // Only a loss of the lease connection counts as a loss of contact, because other connections
-    // are also closed after a slow statement.
+    // Only a loss of the lease connection counts as a loss of contact, because the engine closes
+    // other connections after a slow statement too.
     let lost_contact = || !core.renews() || core.target.lost_contact_within(core.settings.lease);
     if lost_contact() {
         return Ok(());
@@ -343,8 +346,8 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
         );
     }
     let expired = lease::expired(connection, core.lease_seconds(), &core.worker.id).await?;
-    // The query may have been sent before an outage and answered after it, so the reaper checks
-    // again.
+    // The query for expired workers may have been sent before an outage and answered after it, so
+    // the reaper checks a second time whether this process has lost contact with the database.
     if lost_contact() {
         return Ok(());
     }
@@ -394,9 +397,9 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
     lease::delete_expired_worker(connection, worker).await
 }
 
-/// Releases claimed rows that have waited too long for a worker task. The picker claims as many
-/// rows as the recent rate of steps can start soon. If steps suddenly take longer, those rows would
-/// wait in this process while other processes are idle.
+/// Releases claimed instances that have waited too long for a worker task. The picker claims as
+/// many instances as the recent rate of steps can start soon. If steps suddenly last longer, those
+/// instances would wait in this process while other processes are idle.
 async fn release_overdue(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     for queue in &core.queues {
         let overdue = queue.overdue();
@@ -404,8 +407,8 @@ async fn release_overdue(core: &Arc<Core>, connection: &Connection) -> Result<()
             continue;
         }
         let claims: Vec<_> = overdue.iter().map(|run| run.row.claim()).collect();
-        // This process forgets the rows in any case. If the release fails, `release_lost_claims`
-        // finds their claims later.
+        // This process forgets the overdue instances in any case. If the release fails,
+        // `release_lost_claims` finds their claims later.
         queue.let_go(claims.iter().copied());
         overdue
             .iter()
@@ -444,9 +447,9 @@ async fn release_lost_claims(core: &Arc<Core>, connection: &Connection) -> Resul
     Ok(())
 }
 
-/// Repairs lanes and partition keys that have waiting instances and no instance that could run:
-/// they have lost their head or holder, most likely by a manual change of rows. Each call checks a
-/// part of the lanes and keys.
+/// Repairs lanes and partition keys that have waiting instances and no instance that could run: the
+/// lane has lost its head, or the key its holder, most likely by a manual change of rows. Each call
+/// checks a part of the lanes and keys.
 async fn repair(connection: &Connection, rounds: &mut lane::RepairCursor) -> Result<(), Fault> {
     let count = lane::repair(connection, rounds, REPAIR_BATCH).await?;
     if count > 0 {
@@ -461,7 +464,7 @@ async fn repair(connection: &Connection, rounds: &mut lane::RepairCursor) -> Res
 }
 
 /// Deletes a page of settled instances after the end of their retention. Returns whether there may
-/// be more.
+/// be more instances to delete.
 async fn collect_some(core: &Core, connection: &Connection) -> bool {
     let pause = core.settings.collect_every * COLLECT_PASS_PAUSE;
     match collect(
@@ -488,7 +491,7 @@ async fn collect_some(core: &Core, connection: &Connection) -> bool {
 }
 
 /// Deletes fired, missed and cancelled timers past their retention, in the order in which they
-/// ended. Returns whether there may be more.
+/// ended. Returns whether there may be more timers to delete.
 async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
     let Some(retention) = core.settings.timer_retention else {
         return false;
@@ -509,8 +512,8 @@ async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timesta
     }
 }
 
-/// Deletes consumed signals that are kept for their deduplication keys, in the order of their
-/// consumption. Returns whether there may be more.
+/// Deletes consumed signals that are kept for their dedup keys, in the order of their consumption.
+/// Returns whether there may be more signals to delete.
 async fn collect_signals(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
     let Some(retention) = core.settings.dedup_retention else {
         return false;
@@ -560,8 +563,8 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Tries to commit the step results that wait for a lock of another transaction. Returns when to
-/// try again, if any results are left.
+/// Tries to commit the step results that wait for a lock of another transaction. Returns the time
+/// of the next attempt, if any results are left.
 async fn commit_blocked(
     core: &Arc<Core>,
     connection: &Connection,

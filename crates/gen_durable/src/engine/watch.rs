@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 
 use crate::store::{connection::Connection, fault::Fault, lease, row::Claim};
 
-/// The running steps of this process that asked for their claim. While there are any, upkeep
-/// queries the claims.
+/// The running steps of this process that asked whether they still have their claim. While there
+/// are any, upkeep queries the claims.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// The mutex is held only briefly, and never across an await.
+    /// The steps that asked. No code holds the mutex for long, or across an await.
     asked: Mutex<HashMap<u64, (Claim, Arc<Flag>)>>,
     serial: AtomicU64,
     notify: Notify,
@@ -38,8 +38,8 @@ impl Flag {
     async fn lost(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Registers for a notification before the check, so that a notification between the
-            // check and the wait is not missed.
+            // Registers for the notification about a lost claim before the check, so that a
+            // notification between the check and the wait is not missed.
             changed.as_mut().enable();
             if self.lost.load(Ordering::SeqCst) {
                 return;
@@ -68,13 +68,13 @@ impl Watch {
         self.asked().is_empty()
     }
 
-    /// Waits until a step asks for its claim for the first time.
+    /// Waits until a step asks for the first time whether it still has its claim.
     pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 
-    /// Checks the claims of all steps that asked, in one statement. If no step asked, it sends
-    /// none.
+    /// Checks the claims of all steps that asked for them, in one statement. Sends no statement if
+    /// no step asked.
     pub(crate) async fn look(&self, connection: &Connection) -> Result<(), Fault> {
         let claims: HashSet<Claim> = self.asked().values().map(|(claim, _)| *claim).collect();
         if claims.is_empty() {

@@ -1,4 +1,4 @@
-//! Blocked lanes: retry, skip or discard the failed head.
+//! Calls for blocked lanes: retry the failed head, skip it, or cancel it.
 
 use super::{KEY_BYTES_MAX, NAME_BYTES_MAX, Operate, named};
 use crate::{
@@ -28,11 +28,11 @@ impl Operate {
         self.unblock(lane.into(), Unblock::Retry).await
     }
 
-    /// Leaves the head failed, and lets the next instance of the lane run. If the head is retried
-    /// later, it becomes the last of its lane.
+    /// Leaves the head failed, and lets the next instance of the lane run. If an operator retries
+    /// the head later, placement puts it at the end of its lane.
     ///
     /// # Errors
-    /// The lane is empty or not blocked, or the database is away.
+    /// The lane is empty or not blocked, or the database is unreachable.
     pub async fn lane_skip(&self, lane: impl Into<LaneKey>) -> Result<i64, Error> {
         self.unblock(lane.into(), Unblock::Skip).await
     }
@@ -40,7 +40,7 @@ impl Operate {
     /// Cancels the failed head, and lets the next instance of the lane run.
     ///
     /// # Errors
-    /// The lane is empty or not blocked, or the database is away.
+    /// The lane is empty or not blocked, or the database is unreachable.
     pub async fn lane_discard(&self, lane: impl Into<LaneKey>, why: &str) -> Result<i64, Error> {
         self.unblock(lane.into(), Unblock::Discard(storable(why)))
             .await
@@ -55,7 +55,7 @@ impl Operate {
             .pool
             .apart(move |connection| async move {
                 let done = lane::unblock(&connection, &key, &act).await?;
-                // Reads the lane only to explain why the call was rejected.
+                // Reads the lane only to explain why the database rejected the call.
                 let found = if done.is_none() {
                     keyed::one(&connection, &key).await?
                 } else {
@@ -111,7 +111,8 @@ fn not_blocked(lane: &LaneKey, found: &LaneInfo) -> String {
                 "the lane {lane} is not blocked: {head}, and the next pick of a live worker promotes it"
             )
         }
-        // The head has settled since the first statement.
+        // The head settled between the statement that tried to unblock the lane and the statement
+        // that read the lane.
         Status::Failed | Status::Done | Status::Cancelled => {
             format!(
                 "the lane {lane} has changed meanwhile: {head}; read it again with `durable lanes`"

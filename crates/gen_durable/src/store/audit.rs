@@ -52,7 +52,7 @@ pub(crate) async fn begin(
 }
 
 /// Adds the outcome of an operator's action to its audit record. Returns `false` if the record
-/// already has an outcome, or if it has been deleted.
+/// already has an outcome, or if the record no longer exists.
 pub(crate) async fn end(
     connection: &Connection,
     id: i64,
@@ -68,26 +68,26 @@ pub(crate) async fn end(
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditRecord {
-    /// The id of the record. A later record has a larger id.
+    /// The id of the audit record. A later record has a larger id.
     pub id: i64,
-    /// When the action began.
+    /// When the operator's action began.
     pub at: Timestamp,
-    /// The authenticated user that performed the action.
+    /// The authenticated user that performed the operator's action.
     pub actor: String,
-    /// The address that the action came from, if it is known.
+    /// The network address from which the operator acted, if the tool knows it.
     pub source: Option<String>,
     /// The tool with which the operator performed the action: `dashboard` or `command`.
     pub channel: String,
-    /// The name of the action.
+    /// The name of the operator's action.
     pub action: String,
-    /// The object of the action, for example an instance or a queue.
+    /// The object of the operator's action, for example an instance or a queue.
     pub subject: String,
-    /// Whether the action succeeded. `None`: the outcome was never recorded, so it is unknown
-    /// whether the action happened.
+    /// Whether the operator's action succeeded. `None`: the tool never recorded the outcome, so it
+    /// is unknown whether the action happened.
     pub succeeded: Option<bool>,
-    /// The outcome of the action, in words.
+    /// The outcome of the operator's action, in words.
     pub outcome: Option<String>,
-    /// When the action ended.
+    /// When the operator's action ended.
     pub ended_at: Option<Timestamp>,
 }
 

@@ -1,5 +1,5 @@
 //! Retention: deletes settled instances after the end of their retention, and consumed signals,
-//! which are stored only so that their dedup keys stay known.
+//! which the database keeps for a while only so that their dedup keys stay known.
 
 use std::time::Duration;
 
@@ -21,8 +21,9 @@ sql!(
 );
 
 /// Deletes up to about `limit` settled instances that are past their retention. Returns how many
-/// instances were deleted, and whether there may be more. An instance that one pass had to keep is
-/// read again by a later pass, no sooner than `pause_seconds` after the first pass began.
+/// instances it deleted, and whether there may be more. If one pass over the settled instances
+/// cannot delete an instance, a later pass reads that instance again, no sooner than
+/// `pause_seconds` after the first pass began.
 pub(crate) async fn collect(
     connection: &Connection,
     retention: Retention,
@@ -41,7 +42,8 @@ pub(crate) async fn collect(
         .map_or(Ok((0, false)), |row| Ok((column(row, 0)?, column(row, 1)?)))
 }
 
-/// Stores the retention of these queues in the database, where the upkeep of every worker reads it.
+/// Stores the retention of these queues in the table `queues`, where the upkeep of every worker
+/// reads it.
 pub(crate) async fn declare_retentions(
     connection: &Connection,
     retentions: &[(Queue, Retention)],
@@ -58,9 +60,9 @@ pub(crate) async fn declare_retentions(
     Ok(())
 }
 
-/// Deletes up to `limit` signals that were consumed more than `retention_seconds` ago. Returns how
-/// many signals were deleted, and the consumption time at which the next call may begin to read:
-/// the index entries before that time point only to deleted rows.
+/// Deletes up to `limit` signals that steps consumed more than `retention_seconds` ago. Returns how
+/// many signals it deleted, and the consumption time at which the next call may begin to read: the
+/// index entries before that time point only to deleted signals.
 pub(crate) async fn collect_signals(
     connection: &Connection,
     from: Timestamp,

@@ -1,5 +1,5 @@
-//! A connection to Postgres that belongs to one thread. It prepares and counts the statements that
-//! it sends, and reconnects after it was lost.
+//! A connection to Postgres that belongs to one thread. The connection prepares and counts the
+//! statements that it sends, and opens again after it broke.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,64 +17,66 @@ use tokio_postgres::{
 
 use super::{Sql, fault::Fault, link::Link, target::Target};
 
-/// A parameter of a statement.
+/// A parameter of an SQL statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
-/// How long a statement waits for a lock that another transaction holds. Statements that are sent
-/// later on the same connection wait for that statement.
+/// How long a statement waits for a lock that another transaction holds. The wait is short, because
+/// statements that callers send later on the same connection wait behind it.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
-/// The lock wait of a statement that has been refused the lock before. Such a statement is sent
-/// many times, so each try is short.
+/// The lock wait of a statement that did not get its lock at the first try. The connection sends
+/// such a statement many times, so each further try is short.
 const LOCK_WAIT_AGAIN: Duration = Duration::from_millis(5);
-/// The first pause and the longest pause before a statement that did not get its lock is sent
-/// again. Each pause is jittered.
+/// The first and the longest pause before the connection sends a statement again that did not get
+/// its lock. The connection adds jitter to each pause.
 const LOCK_RETRY_FIRST: Duration = Duration::from_millis(20);
 const LOCK_RETRY_MAX: Duration = Duration::from_millis(500);
-/// If a statement has not got its lock after this time, its caller gets an error, which says that
-/// another transaction still holds the lock.
+/// If a statement has not got its lock after this time, the caller of the statement gets an error,
+/// which says that another transaction still holds the lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// After a failed attempt to connect, the connection waits for a random part of this time, at least
+/// After a failed attempt to connect, a connection waits for a random part of this time, at least
 /// half of it, before the next attempt. Many processes may lose the database at the same moment,
 /// and must not all reconnect at once.
 const RECONNECT_JITTER: Duration = Duration::from_millis(250);
-/// How long the request to cancel a statement may take.
+/// How long the request to the server that cancels a statement may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that opens when it is first needed, and opens again after it broke. The type is not
-/// `Send`, so a connection stays on its thread.
+/// A connection to Postgres that opens when a caller first needs it, and opens again after it
+/// broke. The type is not `Send`, so a connection stays on its thread.
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Arc<Target>,
-    /// The open connection, if there is one.
+    /// The open connection to Postgres, if there is one.
     client: RefCell<Option<Rc<Live>>>,
-    /// A caller holds this mutex while it connects, so that concurrent callers open one connection
-    /// and not several.
+    /// A caller holds this mutex while it opens the connection, so that concurrent callers open one
+    /// connection and not several.
     connecting: tokio::sync::Mutex<()>,
-    /// How many attempts to connect have failed, and the error of the last attempt.
+    /// How many attempts to open this connection have failed, and the error of the last attempt.
     failures: Cell<u64>,
     failure: RefCell<Option<Fault>>,
-    /// The earliest time of the next attempt to connect.
+    /// The earliest time of the next attempt to open this connection.
     not_before: Cell<Option<Instant>>,
     /// How long a statement may take on this connection. `None`: as long as [`Target`] allows.
     deadline: Cell<Option<Duration>>,
     role: Role,
-    /// True if this is the connection of a lease, and the last attempt to open it has failed. While
-    /// the flag is true, the loops of the engine open no connections.
+    /// True if this connection renews the lease of a worker, and the last attempt to open it has
+    /// failed. While the flag is true, the loops of the engine open no connections.
     waits: Cell<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// The connection renews a worker's lease. If it is lost, the whole process counts as having
-    /// lost contact. It is opened before the connections of the loops.
+    /// The connection renews a worker's lease. If the connection is lost, the whole process counts
+    /// as having lost contact with the database. The worker opens this connection before the
+    /// connections of its loops.
     Lease,
-    /// The connection serves a loop of an engine. The loop can do nothing useful without a lease.
+    /// The connection serves a loop of an engine, for example the picker. Without a valid lease of
+    /// the worker, that loop can do nothing useful.
     Loop,
     Call,
 }
 
-/// An open connection and the statements that were prepared on it. The statements are valid on this
-/// connection only.
+/// An open connection and the statements that it has prepared. The prepared statements are valid on
+/// this connection only.
 #[derive(Debug)]
 struct Live {
     link: Link,
@@ -100,22 +102,22 @@ impl Connection {
         }
     }
 
-    /// Creates the connection of a worker's lease. A statement on it counts as lost after
-    /// `deadline`.
+    /// Creates the connection that renews a worker's lease. A statement on this connection counts
+    /// as lost if it has no reply after `deadline`.
     pub(crate) fn for_lease(target: Arc<Target>, deadline: Duration) -> Connection {
         let connection = Connection::of(target, Role::Lease);
         connection.set_deadline(deadline);
         connection
     }
 
-    /// Creates the connection of a loop of an engine. While the connection of the lease cannot be
-    /// opened, the loop's connection is closed, because the server may have no other free
+    /// Creates the connection of one loop of an engine. While the connection that renews the lease
+    /// cannot open, the loop closes its own connection, because the server may have no other free
     /// connection for the lease.
     pub(crate) fn for_loop(target: Arc<Target>) -> Connection {
         Connection::of(target, Role::Loop)
     }
 
-    /// Sets how long a statement may take on this connection before it counts as lost.
+    /// Sets how long a statement on this connection may take before it counts as lost.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         self.deadline.set(Some(deadline));
     }
@@ -130,8 +132,8 @@ impl Connection {
         &self.target
     }
 
-    /// Sends one statement and reads its whole result. When this function returns, the statement
-    /// has committed, unless a transaction is open: a result is complete only with ReadyForQuery,
+    /// Sends one statement and reads all rows that it returns. When this function returns, the
+    /// statement has committed, unless a transaction is open: the function waits for ReadyForQuery,
     /// which Postgres sends after the commit.
     pub(crate) async fn query(
         &self,
@@ -145,8 +147,9 @@ impl Connection {
     }
 
     /// Sends one statement as a transaction of its own that waits only briefly for a lock. While
-    /// another transaction holds the lock, the statement is sent again, with jitter, and without
-    /// blocking the pipeline between the tries, for up to [`LOCK_PATIENCE`].
+    /// another transaction holds the lock, this function sends the statement again after a jittered
+    /// pause, for up to [`LOCK_PATIENCE`]. During a pause, other callers can send statements on the
+    /// connection.
     pub(crate) async fn act(
         &self,
         sql: &'static Sql,
@@ -167,7 +170,8 @@ impl Connection {
     }
 
     /// Sends one statement as [`act`](Connection::act) does, but only once. [`Fault::Busy`] means
-    /// that another transaction holds a lock that the statement needs, and that nothing was done.
+    /// that another transaction holds a lock that the statement needs, and that the statement
+    /// changed nothing.
     pub(crate) async fn act_once(
         &self,
         sql: &'static Sql,
@@ -177,8 +181,8 @@ impl Connection {
     }
 
     /// Sends one statement as a transaction of its own that waits in Postgres's lock queue for up
-    /// to [`LOCK_PATIENCE`]. For a connection that only this caller uses, because later statements
-    /// on the connection wait too.
+    /// to [`LOCK_PATIENCE`]. Only the single user of a connection may call this function, because
+    /// later statements on the connection would wait behind the statement.
     pub(crate) async fn act_alone(
         &self,
         sql: &'static Sql,
@@ -207,10 +211,10 @@ impl Connection {
                 .answer(&live, true, self.send(&live, sql, &params, None))
                 .await;
         }
-        // `statement_timeout` makes the server end a statement that no caller waits for any more,
-        // so that the statement does not keep its locks. `synchronous_commit` is set from `off` to
-        // `on`, because an acknowledged statement must be durable, whatever the role or the
-        // database is set to.
+        // With `statement_timeout`, the server ends a statement after its caller has stopped
+        // waiting, so that the statement does not keep its locks. The second setting changes
+        // `synchronous_commit` from `off` to `on`, because an acknowledged statement must be
+        // durable, even if the role or the database has `off`.
         let begin = format!(
             "begin; set local lock_timeout = {}; set local statement_timeout = {}; \
              select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
@@ -221,8 +225,8 @@ impl Connection {
             .await
     }
 
-    /// Sends statements without parameters or results by the simple protocol: BEGIN, COMMIT,
-    /// migrations.
+    /// Sends SQL text without parameters and without result rows by the simple protocol: BEGIN,
+    /// COMMIT, or a migration.
     pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
         let live = self.client().await?;
         self.target.count("batch");
@@ -234,8 +238,8 @@ impl Connection {
         .await
     }
 
-    /// Waits for the result of a statement until the deadline. After the deadline, it closes the
-    /// connection and, if `cancel` is true, asks the server to cancel the statement.
+    /// Waits for the reply to a statement until the deadline. After the deadline, this function
+    /// closes the connection and, if `cancel` is true, asks the server to cancel the statement.
     async fn answer<T>(
         &self,
         live: &Rc<Live>,
@@ -259,8 +263,8 @@ impl Connection {
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
-            // If the server only cancelled the statement, or refused it because of the server's
-            // state, the connection stays usable.
+            // If the server only cancelled the statement, or refused the statement because of the
+            // server's state, the connection stays usable.
             if live.link.is_closed() || matches!(fault, Fault::Lost(_)) {
                 self.drop_client(live);
             }
@@ -268,12 +272,12 @@ impl Connection {
         })
     }
 
-    /// Closes this connection; the next statement opens a new one.
+    /// Closes this connection to Postgres; the next statement opens a new one.
     pub(crate) fn reset(&self) {
         self.client.borrow_mut().take();
     }
 
-    /// Sends a statement. With `begin`, it sends the text of `begin`, the statement and a COMMIT in
+    /// Sends a statement. With `begin`, sends the text of `begin`, the statement and a COMMIT in
     /// one round trip.
     async fn send(
         &self,
@@ -301,8 +305,9 @@ impl Connection {
                     );
                     self.target.set_unnamed();
                 }
-                // The schema was migrated after the statement was prepared, so the prepared plan no
-                // longer fits. The server refused the statement before it ran.
+                // A migration changed the schema after this connection prepared the statement, so
+                // the server refused the prepared plan before the statement ran. The connection
+                // prepares the statement anew and sends it once more.
                 Err(error) if error.code().is_some_and(|code| code.code() == "0A000") => {
                     live.prepared.borrow_mut().remove(sql.name);
                     let statement = self.statement(live, sql).await?;
@@ -356,9 +361,9 @@ impl Connection {
         if let Some(live) = self.live() {
             return Ok(live);
         }
-        // If an attempt to connect failed while this caller waited for the mutex, this caller gets
-        // the same error and does not try again. So the last of many callers waits no longer than
-        // the first.
+        // If another caller's attempt to connect failed while this caller waited for the mutex,
+        // this caller returns the same error without an attempt of its own. So the last of many
+        // callers waits no longer than the first.
         if self.failures.get() != failures
             && let Some(fault) = &*self.failure.borrow()
         {
@@ -369,8 +374,8 @@ impl Connection {
             tokio::time::sleep_until(not_before.into()).await;
         }
         // The deadline of this connection may be shorter than the statement timeout of all
-        // connections: the loop that renews a lease must notice a silent server before the lease
-        // expires.
+        // connections: the loop that renews a worker's lease must notice a silent server before the
+        // lease expires.
         let connected = match tokio::time::timeout(self.deadline(), self.target.connect()).await {
             Ok(connected) => connected,
             Err(_) => Err(Fault::Away(format!(
@@ -379,7 +384,8 @@ impl Connection {
             ))),
         };
         let (client, driver) = connected.inspect_err(|fault| self.failed_to_connect(fault))?;
-        // The task that drives the socket runs on this thread's runtime, and ends with the client.
+        // The task that drives the socket runs on the runtime of this thread, and ends with the
+        // client of the connection.
         let driver = tokio::spawn(driver);
         let live = Rc::new(Live {
             link: Link::new(client, &driver),
@@ -418,8 +424,9 @@ impl Connection {
         }
     }
 
-    /// Records a loss of contact if this is the connection of a lease. Other connections are also
-    /// closed after a slow statement, which does not show that the database was unreachable.
+    /// Records that the process lost contact, if this connection renews a lease. The loss of any
+    /// other connection does not count: such a connection closes after a slow statement too, and a
+    /// slow statement does not show that the database was unreachable.
     fn lost_contact(&self) {
         if self.role == Role::Lease {
             self.target.lost_contact();
@@ -440,9 +447,9 @@ impl Drop for Connection {
 }
 
 impl Live {
-    /// Runs a statement between `begin` and a COMMIT, if `begin` is given. All three messages are
-    /// sent when this future is first polled, with no other message between them. So the
-    /// transaction has ended when the future resolves, whether the statement succeeds or fails.
+    /// Runs a statement between `begin` and a COMMIT, if `begin` is given. The first poll of this
+    /// future sends all three messages, with no other message between them. So the transaction has
+    /// ended when the future resolves, whether the statement succeeds or fails.
     async fn in_transaction<T>(
         &self,
         begin: Option<&str>,
@@ -458,10 +465,11 @@ impl Live {
     }
 }
 
-/// Returns whether a named statement was refused because a pooler does not keep prepared
+/// Returns whether the server refused a named statement because a pooler does not keep prepared
 /// statements. 26000: the statement no longer exists. 42P05: another client has prepared a
 /// statement with this name. 08P01, 22P03, 42P18: the name belongs to a statement of another
-/// client, with another number (08P01) or other types of parameters. In each case nothing ran.
+/// client, with another number (08P01) or other types of parameters. In each case the server ran
+/// nothing.
 fn is_pooler_error(code: &str) -> bool {
     matches!(code, "26000" | "42P05" | "08P01" | "22P03" | "42P18")
 }
@@ -482,9 +490,9 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause / 2048 * random
 }
 
-/// Asks the server to cancel a statement that its caller has abandoned. A backend that computes, or
-/// waits for a lock, does not notice that its client is gone. The request is bounded by a timeout,
-/// and its result is only logged.
+/// Asks the server, in a background task, to cancel a statement that its caller has abandoned. A
+/// backend that computes, or waits for a lock, does not notice that its client is gone. The request
+/// has a timeout, and the task only logs its outcome.
 pub(crate) fn cancel_in_background(
     runtime: &tokio::runtime::Handle,
     target: &Arc<Target>,

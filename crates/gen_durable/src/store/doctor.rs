@@ -11,7 +11,7 @@ sql!(SETTINGS, "settings.sql", []);
 sql!(SNAPSHOTS, "snapshots.sql", [FLOAT8]);
 sql!(TUPLES, "tuples.sql", []);
 
-/// A transaction or replication slot that keeps vacuum from removing dead rows.
+/// An old snapshot: a transaction or replication slot that keeps vacuum from removing dead rows.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -21,16 +21,17 @@ pub struct Snapshot {
     pub kind: String,
     pub pid: i32,
     pub user: String,
-    /// The application name of the session, or the name of the prepared transaction or of the slot.
+    /// The application name of the session that holds the snapshot, or the name of the prepared
+    /// transaction or of the replication slot.
     pub name: String,
     pub state: String,
-    /// The age of the snapshot: in seconds, or in transactions for a replication slot.
+    /// The age of the snapshot, in seconds. For a replication slot, the age in transactions.
     pub age: f64,
-    /// The last query of the session.
+    /// The last query of the session that holds the snapshot.
     pub query: String,
 }
 
-/// A table of the schema, with its numbers of live and dead rows.
+/// A table of the schema, with its numbers of live and dead row versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -38,7 +39,7 @@ pub struct TableInfo {
     pub name: String,
     pub live: i64,
     pub dead: i64,
-    /// The size on disk, indexes included.
+    /// The size of the table on disk, including its indexes.
     pub bytes: i64,
     pub last_vacuum: Option<Timestamp>,
 }
@@ -60,7 +61,7 @@ impl Inspect {
         .await
     }
 
-    /// Returns the snapshots that are older than this many seconds. Vacuum must keep every row
+    /// Returns the snapshots that are older than `older_than_seconds`. Vacuum must keep every row
     /// version that such a snapshot can see.
     ///
     /// # Errors

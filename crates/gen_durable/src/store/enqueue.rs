@@ -1,4 +1,4 @@
-//! Inserts instances: one, many, or in the caller's own transaction.
+//! Inserts new instances: one, many, or in the caller's own transaction.
 
 use std::rc::Rc;
 
@@ -26,13 +26,13 @@ sql!(prepared INSERT, "enqueue.sql", [
 sql!(KEYED, "enqueue_all.sql", [TEXT]);
 sql!(bounded KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT, TEXT]);
 
-/// The largest number of single enqueues that share one statement.
+/// The largest number of single enqueues that one statement inserts together.
 const GATHERED_MAX: usize = 1_000;
-/// If a batch of one caller is larger than this, it is sent on a connection of its own, so that
-/// other callers do not wait behind it.
+/// A batch of one caller with more bytes than this runs on a connection of its own, so that other
+/// callers do not wait behind it.
 const SHARED_BYTES_MAX: usize = 1024 * 1024;
 
-/// The result of inserting one instance. If another instance already holds the key, `id` is the id
+/// The outcome of inserting one instance. If another instance already holds the key, `id` is the id
 /// of that instance and `is_new` is false.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inserted {
@@ -92,9 +92,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Inserts one instance. Enqueues that arrive while a statement is running are gathered, and share
-/// the next statement. Enqueues that may have to wait for another transaction share separate
-/// statements.
+/// Inserts one instance. Enqueues that callers start while a statement runs share the next
+/// statement. Enqueues that may have to wait for another transaction share statements of their own.
 pub(crate) async fn one(pool: &Pool, new: New) -> Result<Inserted, Error> {
     let route = route(new.is_keyed());
     let (answered, begins) = gather(pool, route).add(new);
@@ -140,15 +139,15 @@ async fn flush(pool: &Pool, connection: &Connection, route: Route) {
                     asked.answer(Ok(inserted));
                 }
             }
-            // An instance that is refused, or that waits for another transaction, must not fail or
-            // delay the other instances of the batch. So each instance is sent in a statement of
-            // its own, concurrently with the next batch.
+            // An instance that the database refuses, or that waits for another transaction, must
+            // not fail or delay the other instances of the batch. So each instance gets a statement
+            // of its own, which runs concurrently with the next batch.
             Err(fault)
                 if matches!(fault, Fault::Busy(_))
                     || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
             {
                 for asked in batch {
-                    // This code runs on the pool's thread, so the pool still exists and `post`
+                    // This code runs on the thread of the pool, so the pool still exists and `post`
                     // succeeds.
                     drop(pool.post(route, move |connection| alone(connection, asked)));
                 }
@@ -169,8 +168,8 @@ async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
     asked.answer(first(inserted));
 }
 
-/// Inserts any number of instances, all or none: in one statement, or in several statements of one
-/// transaction if they are very large.
+/// Inserts any number of instances, all or none. One statement inserts them; if they are very
+/// large, several statements of one transaction do.
 pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
     let count = news.len();
     let bytes: usize = news.iter().map(weight).sum();
@@ -182,7 +181,7 @@ pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, E
     };
     let done = match (count, bytes) {
         // A batch of this size takes no longer than a batch of gathered single enqueues, so it may
-        // share their connection.
+        // use the same connection as the single enqueues.
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if keyed => pool.act(whole(news)).await?,
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) => pool.call(whole(news)).await?,
         (_, ..=GATHERED_BYTES_MAX) => pool.apart(whole(news)).await?,
@@ -205,8 +204,8 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
         })
         .await;
     if ended.is_err() {
-        // After the fault it is unknown whether the transaction has ended, so the connection must
-        // not be used again.
+        // After this fault it is unknown whether the transaction has ended, so no later statement
+        // may use the connection.
         connection.reset();
     }
     let inserted = inserted?;
@@ -246,20 +245,22 @@ pub(crate) async fn within<T: Transaction>(
     first(rows.and_then(|rows| read(&rows, 1)))
 }
 
-/// How long an insert with a key waits for another transaction that has inserted the same key and
-/// not committed yet.
+/// How long an insert of an instance with a key waits for another transaction that has inserted the
+/// same key and not committed yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// The insert waits once, briefly.
+    /// The insert tries once, and waits briefly for the transaction that has inserted the same key.
     None,
-    /// The insert waits repeatedly, for a bounded time.
+    /// The insert tries several times within a bounded time, until the transaction that has
+    /// inserted the same key ends.
     Bounded,
-    /// The insert waits as long as any statement in the caller's open transaction would wait.
+    /// The insert waits for the other transaction as long as any statement in the caller's open
+    /// transaction would wait.
     Transaction,
 }
 
-/// Inserts instances in one statement. If the statement is a transaction of its own, it also
-/// assigns lane positions. Otherwise the next pick of a worker assigns them.
+/// Inserts instances in one statement. If the statement is a transaction of its own, it assigns
+/// lane positions too. Otherwise the next pick of a worker assigns the lane positions.
 async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,
@@ -280,8 +281,8 @@ async fn insert<'a>(
     read(&rows, columns.machines.len())
 }
 
-/// Encodes instances with keys as one JSON document, for `gen_durable.enqueue_all`, which checks
-/// for each key whether an instance holds it.
+/// Encodes instances with keys as one JSON document for `gen_durable.enqueue_all`, which checks for
+/// each key whether another instance holds the key.
 fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
     serde_json::to_string(&news.collect::<Vec<_>>()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
 //! The event log: appends events, assigns their log positions, finds new events, reads events, and
-//! deletes old ones.
+//! deletes old events.
 
 use std::{
     rc::Rc,
@@ -49,22 +49,22 @@ sql!(
     [FLOAT8, TEXT_ARRAY, INT4, INT4, FLOAT8]
 );
 
-/// The largest number of single events that share one statement.
+/// The largest number of single events that one statement appends together.
 const GATHERED_MAX: usize = 1_000;
-/// If a batch of one caller is larger than this, it is sent on a connection of its own, so that
-/// other callers do not wait behind it.
+/// A batch of one caller with more bytes than this runs on a connection of its own, so that other
+/// callers do not wait behind it.
 const SHARED_BYTES_MAX: usize = 1024 * 1024;
-/// A call with more bytes than this is refused before anything is sent: the server accepts no
-/// message of 1 GiB.
+/// The client refuses a call that appends more bytes than this before it sends anything: the server
+/// accepts no message of 1 GiB.
 const RECORD_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// The largest number of newly arrived events that one poll reads.
+/// The largest number of newly arrived events that one poll of the event log reads.
 const DISCOVER_MAX: i32 = 10_000;
 
-/// The engines of this process that a pool wakes when events are appended.
+/// The engines of this process that a pool wakes after a caller appended events.
 #[derive(Debug, Default)]
 pub(crate) struct LogWakes {
-    /// Engines that assign log positions and run projections. The mutex is never held over an
-    /// await.
+    /// The wakes of the engines that assign log positions and run projections. No code holds the
+    /// mutex over an await.
     wakes: Mutex<Vec<Weak<LogWake>>>,
 }
 
@@ -75,7 +75,7 @@ impl LogWakes {
         wakes.push(std::sync::Arc::downgrade(notify));
     }
 
-    /// Wakes the engines, with a hint that these tenants have new events.
+    /// Wakes the engines of this process, with a hint that these tenants have new events.
     pub(crate) fn wake_readers<'a>(&self, tenants: impl Iterator<Item = &'a str> + Clone) {
         if tenants.clone().next().is_none() {
             return;
@@ -86,8 +86,8 @@ impl LogWakes {
         }
     }
 
-    /// Wakes the engines, with a hint that an event without a log position is about to be
-    /// committed.
+    /// Wakes the engines of this process, with a hint that a caller is about to commit an event
+    /// without a log position.
     pub(crate) fn wake_for_unplaced(&self) {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         wakes
@@ -96,7 +96,8 @@ impl LogWakes {
             .for_each(|notify| notify.wake());
     }
 
-    /// Wakes the engines, with a hint that a run of a projection was requested.
+    /// Wakes the engines of this process, with a hint that a caller requested a run of a
+    /// projection.
     pub(crate) fn wake_runs(&self) {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         wakes
@@ -106,7 +107,7 @@ impl LogWakes {
     }
 }
 
-/// The log position that an appended event got. `None`: the event has no position yet.
+/// The log position of an appended event. `None`: the event has no position yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub(crate) position: Option<i64>,
@@ -156,8 +157,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Appends one event. Events that arrive while a statement is running are gathered, and share the
-/// next statement.
+/// Appends one event to the log of its tenant. Events that callers append while a statement runs
+/// share the next statement.
 pub(crate) async fn one(pool: &Pool, fact: NewEvent) -> Result<Placed, Error> {
     let (answered, begins) = pool.inner.gathers.events.add(fact);
     if begins {
@@ -190,16 +191,16 @@ async fn flush(pool: &Pool, connection: &Connection) {
                     asked.answer(Ok(placed));
                 }
             }
-            // An event that is refused, or that waits for the locked head of a tenant's log, must
-            // not fail or delay the other events of the batch. So each event is sent in a statement
-            // of its own, concurrently with the next batch.
+            // An event that the database refuses, or that waits for the locked head of a tenant's
+            // log, must not fail or delay the other events of the batch. So each event gets a
+            // statement of its own, which runs concurrently with the next batch.
             Err(fault)
                 if matches!(fault, Fault::Busy(_))
                     || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
             {
                 for asked in batch {
                     let log = pool.clone();
-                    // This code runs on the pool's thread, so the pool still exists and `post`
+                    // This code runs on the thread of the pool, so the pool still exists and `post`
                     // succeeds.
                     drop(pool.post(Route::Act, move |connection| async move {
                         alone(&log, &connection, asked).await
@@ -219,7 +220,7 @@ async fn alone(pool: &Pool, connection: &Connection, asked: Asked<NewEvent, Plac
     asked.answer(first(placed));
 }
 
-/// Appends any number of events, all or none, in one statement.
+/// Appends any number of events to the logs of their tenants, all or none, in one statement.
 pub(crate) async fn many(pool: &Pool, facts: Vec<NewEvent>) -> Result<Vec<Placed>, Error> {
     let bytes: usize = facts.iter().map(weight).sum();
     if bytes > RECORD_BYTES_MAX {
@@ -247,8 +248,8 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<NewEvent>) -> Result<Vec<Placed
     done.map_err(|fault| fault.into_error("record events"))
 }
 
-/// Appends events in the caller's transaction. The events get their log positions after that
-/// transaction has committed.
+/// Appends events in the caller's transaction. Workers assign the log positions of these events
+/// after that transaction has committed.
 pub(crate) async fn within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -260,8 +261,8 @@ pub(crate) async fn within<T: Transaction>(
         .map_err(|fault| fault.into_error("record an event"))
 }
 
-/// Appends events in a transaction of its own. With `patient`, it tries again while another
-/// transaction holds a lock on the log head of a tenant.
+/// Appends events in a transaction of its own. With `patient`, sends the statement again while
+/// another transaction holds a lock on the log head of a tenant.
 async fn append<'a>(
     connection: &Connection,
     facts: impl Iterator<Item = &'a NewEvent> + Clone,
@@ -302,10 +303,10 @@ fn first(placed: Result<Vec<Placed>, Fault>) -> Result<Placed, Error> {
         .ok_or_else(|| Error::broken("the database returned no row for an event"))
 }
 
-/// Assigns positions to the events of these tenants that have none. Skips each tenant that has a
-/// locked log head. Returns the other tenants, each with the number of its events that got a
-/// position. With `all`, it reads the index from the beginning, and not only the events since the
-/// last poll.
+/// Assigns log positions to the events of these tenants that have none. Skips a tenant if another
+/// transaction holds a lock on its log head. Returns the tenants that it did not skip, each with
+/// the number of events that got a position. With `all`, reads the index from the beginning, and
+/// not only the events since the last poll.
 pub(crate) async fn place(
     connection: &Connection,
     tenants: &[String],
@@ -317,28 +318,29 @@ pub(crate) async fn place(
         .collect()
 }
 
-/// How far a poll for new events has read.
+/// How far a poll for new events has read the log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Looked {
-    /// The snapshot of the last poll: every event that is visible in it has been read. `None`: the
-    /// next poll reads from the beginning.
+    /// The snapshot of the last poll for new events: the polls have read every event that is
+    /// visible in this snapshot. `None`: the next poll reads from the beginning.
     pub(crate) snapshot: Option<String>,
-    /// The largest arrival number that has been read. `None`: the poll searches only events without
-    /// a log position.
+    /// The largest arrival number of an event that a poll has read. `None`: the poll searches only
+    /// events without a log position.
     pub(crate) arrival_no: Option<i64>,
 }
 
-/// The new events that a poll found.
+/// The new events that a poll of the event log found.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Tenants with events that have no position yet.
+    /// Tenants with events that have no log position yet.
     pub(crate) unplaced: Vec<String>,
-    /// Tenants with new events, each with the highest log position among its new events.
+    /// Tenants with new events that have a log position, each with the highest log position among
+    /// its new events.
     pub(crate) placed: Vec<(String, i64)>,
     pub(crate) looked: Looked,
 }
 
-/// Finds the events that are new since the last poll.
+/// Finds the events that other transactions committed since the last poll.
 pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<News, Fault> {
     let rows = connection
         .query(
@@ -365,7 +367,7 @@ pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<
     Ok(news)
 }
 
-/// Selects the events to read.
+/// Selects the events that a call reads.
 #[derive(Debug, Clone)]
 pub(crate) enum Which {
     Tenant(String),
@@ -373,8 +375,8 @@ pub(crate) enum Which {
     Instance(i64),
 }
 
-/// Reads events in order, after the log position `after`. If the events of an instance are
-/// selected, `after` is an arrival number.
+/// Reads events in order, after the log position `after`. If the call selects the events of one
+/// instance, `after` is an arrival number.
 pub(crate) async fn read(
     connection: &Connection,
     which: &Which,
@@ -416,14 +418,14 @@ fn event_row(row: &Row) -> Result<EventRow, Fault> {
     })
 }
 
-/// Returns the largest log position in a tenant's log, or 0 if no event has a position.
+/// Returns the largest log position in a tenant's log, or 0 if no event of the log has a position.
 pub(crate) async fn log_position(connection: &Connection, tenant: &str) -> Result<i64, Fault> {
     let rows = connection.query(&LAST_POSITION, &[&tenant]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
 /// Returns the tenants that have a log, ordered by name and beginning after the given tenant, each
-/// with the position of its last event.
+/// with the log position of its last event.
 pub(crate) async fn tenants(
     connection: &Connection,
     after: Option<&str>,
@@ -435,22 +437,23 @@ pub(crate) async fn tenants(
         .collect()
 }
 
-/// Selects the events of a log that may be deleted.
+/// Selects the events of a tenant's log that a call may delete.
 #[derive(Debug)]
 pub(crate) struct Trim<'a> {
     pub(crate) tenant: &'a str,
-    /// The log position of the last event that may be deleted.
+    /// The log position of the last event that the call may delete.
     pub(crate) to: i64,
     pub(crate) older_seconds: Option<f64>,
-    /// Whether to delete events that a projection or a run has not read yet.
+    /// Whether the call may delete events that a projection or a run has not read yet.
     pub(crate) force: bool,
-    /// Projections that read the log of every tenant. If such a projection has not begun with this
-    /// log, it counts as having read nothing, so that no event is deleted without `force`.
+    /// The names of projections that read the log of every tenant. If such a projection has no
+    /// scope for this tenant, it counts as having read nothing, so that without `force` the call
+    /// deletes no event.
     pub(crate) followers: &'a [String],
     pub(crate) limit: i32,
 }
 
-/// Deletes old events of one log. Returns how many events were deleted.
+/// Deletes old events of one tenant's log. Returns how many events it deleted.
 pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64, Fault> {
     let Trim {
         tenant,
@@ -470,17 +473,18 @@ pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64
 #[derive(Debug)]
 pub(crate) struct TrimPage<'a> {
     pub(crate) older_seconds: f64,
-    /// Projections that read the log of every tenant. If such a projection has not begun with a
-    /// log, it counts as having read nothing of that log, and no event of it is deleted.
+    /// The names of projections that read the log of every tenant. If such a projection has no
+    /// scope for a tenant, it counts as having read nothing of that tenant's log, and the pass
+    /// deletes no event of that log.
     pub(crate) followers: &'a [&'static str],
     pub(crate) tenants: i32,
     pub(crate) events: i32,
-    /// How long the pass pauses after the last tenant.
+    /// How long the pass that deletes old events pauses after the log of the last tenant.
     pub(crate) idle_seconds: f64,
 }
 
 /// Deletes old events of the next page of tenants, unless another worker is processing a page.
-/// Returns whether the next page may be processed at once.
+/// Returns whether the worker may process the next page at once.
 pub(crate) async fn _trim_logs(
     connection: &Connection,
     page: &TrimPage<'_>,

@@ -1,6 +1,6 @@
 //! Explains why an instance does not run: lists the conditions of the picker that the instance does
 //! not meet, in the order in which the picker applies them. If the instance waits in a lane or for
-//! its partition, the module also explains why the instance that it waits for has not settled.
+//! its partition, the explanation includes why the head or the partition holder has not settled.
 
 use std::collections::HashMap;
 
@@ -29,21 +29,21 @@ const CHILDREN_NAMED_MAX: i32 = 10;
 const LEVELS_MAX: u8 = 3;
 
 /// An instance is a suspect if this many workers crashed while they held its claim. The predicate
-/// of the index `instances_suspects` has the same number.
+/// of the index `instances_suspects` contains the same number.
 const SUSPECT_CRASHES: i16 = 2;
 
 /// The numbers of unconsumed signals and of children of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Relations {
-    /// Signals that no step has consumed, counted by name. Signals of a settled instance are
-    /// undelivered.
+    /// The signals that no step of the instance has consumed, counted by name. If the instance has
+    /// settled, no step has received these signals.
     pub signals: Vec<(String, i64)>,
     /// The children that the instance has spawned, counted by status.
     pub children: Vec<(Status, i64)>,
 }
 
-/// A child that has not settled.
+/// A child of the explained instance that has not settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -58,9 +58,9 @@ pub struct PendingChild {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The instance that is explained.
+    /// The instance of which the explanation says why it does not run.
     pub instance: Instance,
-    /// The time of the schema's clock when the explanation was made.
+    /// The time of the schema's clock when the statements of the explanation ran.
     pub now: Timestamp,
     /// The conditions that keep the instance from running, in the order in which the picker applies
     /// them. The first condition is the reason why the instance does not run now. If the list is
@@ -68,26 +68,26 @@ pub struct Explanation {
     pub blockers: Vec<Blocker>,
 }
 
-/// A condition that keeps an instance from running.
+/// A condition of the picker, or a status, that keeps an instance from running.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum Blocker {
-    /// The instance has settled, and does not run again unless an operator retries it. If its step
-    /// still runs, the next entry of the list is `CancelledStepRunning`.
+    /// The instance has settled, and runs again only if an operator retries it. If a step of the
+    /// instance still runs, the next entry of the list is `CancelledStepRunning`.
     Settled {
         status: Status,
         error: Option<String>,
     },
-    /// A worker runs the instance. `host` and `pid` are `None` if the row of the worker is deleted.
-    /// `alive` says whether the worker's lease is valid.
+    /// A worker runs the instance. `host` and `pid` are `None` if the row of the worker in
+    /// `workers` no longer exists. `alive` says whether the worker's lease is valid.
     Executing {
         worker: String,
         host: Option<String>,
         pid: Option<i32>,
         alive: bool,
     },
-    /// The instance was cancelled while its step ran, and the step has not ended. The instance
+    /// A caller cancelled the instance while its step ran, and the step has not ended. The instance
     /// keeps its lane or partition key until the step ends, or until the lease of its worker
     /// expires.
     CancelledStepRunning {
@@ -96,15 +96,16 @@ pub enum Blocker {
         pid: Option<i32>,
         alive: bool,
     },
-    /// The instance waits for one of these signals. `signals` counts the signals in its inbox; the
-    /// instance waits for none of them.
+    /// The instance waits for a signal with one of these names. `signals` counts the signals in its
+    /// inbox by name; none of these signals ends the wait.
     AwaitingSignal {
         names: Vec<String>,
         since: Timestamp,
         deadline: Option<Timestamp>,
         signals: Vec<(String, i64)>,
     },
-    /// The instance waits for children. The list names the first 10 children that have not settled.
+    /// The instance waits for children. `children` names the first 10 children that have not
+    /// settled.
     AwaitingChildren {
         pending: i32,
         any: bool,
@@ -112,39 +113,42 @@ pub enum Blocker {
         children: Vec<PendingChild>,
     },
     /// The instance waits in a lane behind `ahead` other instances, counted up to 10,001. The first
-    /// of them is the head of the lane; the explanation of the head says why it has not settled.
+    /// of them is the head of the lane; the explanation of the head says why the head has not
+    /// settled.
     Queued {
         lane: String,
         ahead: i64,
         head: Box<Explanation>,
     },
     /// The instance has arrived at its lane or under its partition key, and awaits placement: the
-    /// next pick of any live worker gives it a lane position or makes it wait for the partition.
+    /// next pick of any live worker gives the instance a lane position or makes it wait for the
+    /// partition.
     AwaitingPlacement { live_workers: i64 },
-    /// Another instance holds the partition.
+    /// The instance waits for its partition, because another instance is the partition holder.
     PartitionWaiting {
         partition: String,
         holder: Box<Explanation>,
     },
-    /// The instance failed for good and blocks its lane until an operator retries, skips or
-    /// discards it. `behind` counts the instances that wait behind it in the lane, up to 10,001.
+    /// The instance failed for good and blocks its lane until an operator retries it, skips it, or
+    /// cancels it with `durable lanes discard`. `behind` counts the instances that wait behind it
+    /// in the lane, up to 10,001.
     BlocksLane {
         lane: String,
         tenant: String,
         behind: i64,
     },
-    /// The instance was set aside for an operator. Either the build that claimed it could not
-    /// decode it (`crashes` is 0), or this many workers crashed while they ran it.
+    /// The instance is stuck: set aside for an operator. Either the build that claimed it could not
+    /// decode it (`crashes` is 0), or `crashes` workers crashed while they ran it.
     Stuck { error: Option<String>, crashes: i16 },
     /// No live worker serves the queue of the instance.
     QueueNotWorked { queue: String },
-    /// The queue of the instance is paused.
+    /// An operator has paused the queue of the instance, so no worker claims its instances.
     QueuePaused {
         queue: String,
         since: Timestamp,
         by: Option<String>,
     },
-    /// The instance is not due yet.
+    /// The instance is not due yet: its due time `at` is in the future.
     NotDue { at: Timestamp },
     /// No live worker of the instance's queue registered its machine and machine version.
     MachineNotServed {
@@ -153,7 +157,8 @@ pub enum Blocker {
         queue: String,
     },
     /// Live workers of the instance's queue registered its machine and machine version, but none of
-    /// them knows its step. A build that knows the step has not been deployed, or no longer runs.
+    /// these workers knows its step. No worker with a build that knows the step has started yet, or
+    /// none runs any more.
     NoWorkerForStep {
         machine: String,
         machine_version: i32,
@@ -163,7 +168,8 @@ pub enum Blocker {
     /// The instance is a suspect: at least two workers crashed while they held its claim. Each
     /// worker runs at most one suspect at a time.
     Suspect { crashes: i16 },
-    /// This many other instances of the queue are due before this instance, counted up to 10,001.
+    /// `count` other instances of the queue are due before the explained instance, counted up to
+    /// 10,001.
     BehindOthers { count: i64 },
 }
 
@@ -225,7 +231,7 @@ async fn pending(connection: &Connection, row: &Instance) -> Result<Vec<PendingC
         .collect()
 }
 
-/// The facts about a row that the picker's conditions depend on.
+/// The facts about one instance that the conditions of the picker depend on.
 struct Facts {
     now: Timestamp,
     paused_at: Option<Timestamp>,
@@ -237,15 +243,15 @@ struct Facts {
     pid: Option<i32>,
     alive: Option<bool>,
     before: i64,
-    /// The lane worker of the instance's lane.
+    /// The worker id of the lane worker of the instance's lane, if the lane has one.
     worker_id: Option<String>,
-    /// Whether a live worker of the instance's queue registered its machine and machine version, no
-    /// matter which steps the worker knows.
+    /// Whether a live worker of the instance's queue registered the machine and machine version of
+    /// the instance, no matter which steps the worker knows.
     machine_served: bool,
 }
 
-/// Reads the facts about these instances. With `detailed`, it also counts, for each instance, the
-/// other instances that are due before it, which costs more.
+/// Reads the facts about these instances that the picker's conditions depend on. With `detailed`,
+/// counts for each instance the other instances that are due before it, which costs more.
 async fn facts(
     connection: &Connection,
     ids: &[i64],
@@ -272,7 +278,8 @@ async fn facts(
     rows.iter().map(read).collect()
 }
 
-/// The instances before and behind a row in its lane, and the holder of its partition.
+/// The position of an instance among others: the head of its lane, the numbers of instances before
+/// and behind it in the lane, and the holder of its partition.
 #[derive(Debug, Default, Clone, Copy)]
 struct Precedence {
     head: Option<i64>,
@@ -282,7 +289,7 @@ struct Precedence {
 }
 
 impl Precedence {
-    /// Returns the instance that this row waits for.
+    /// Returns the id of the instance that the instance in `row` waits for.
     fn waits_for(self, row: &Instance) -> Option<i64> {
         let before = match row.status {
             Status::Queued => self.head,
@@ -321,10 +328,10 @@ async fn precedences(
         .collect()
 }
 
-/// Explains why these instances do not run. It sends several statements, and a row may change
-/// between two of them, so the result is for people and not for decisions of code. With `detailed`,
-/// it adds signals, children and the number of instances that are due earlier. Without details, the
-/// number of statements does not depend on the number of ids.
+/// Explains why these instances do not run. The function sends several statements, and another
+/// transaction may change a row between two of them, so code must not rely on the explanations.
+/// With `detailed`, the function adds signals, children and the number of instances that are due
+/// earlier. Without details, the number of statements does not depend on the number of ids.
 pub(super) fn explain<'a>(
     connection: &'a Connection,
     ids: &'a [i64],
@@ -369,8 +376,8 @@ pub(super) fn explain<'a>(
     })
 }
 
-/// Adds the signals in the inbox to `AwaitingSignal`, and the pending children to
-/// `AwaitingChildren`.
+/// Adds the signals in the inbox of the instance to `AwaitingSignal`, and the names of its pending
+/// children to `AwaitingChildren`.
 async fn add_details(
     connection: &Connection,
     row: &Instance,
@@ -441,7 +448,7 @@ fn blockers(
                 tenant: row.tenant.clone(),
                 behind: precedence.behind,
             });
-            // The instance was cancelled while its step ran. The step has not ended, and the
+            // A caller cancelled the instance while its step ran. The step has not ended, and the
             // instance keeps its lane or its partition key.
             let runs = row
                 .locked_by
@@ -457,17 +464,18 @@ fn blockers(
     }
 }
 
-/// Returns the blockers of an instance that waits in a lane. While workers are alive, an instance
-/// without a lane position gets one with the next pick, so the first blocker names the head of the
-/// lane and not the missing position.
+/// Returns the blockers of an instance that waits in a lane. While workers are alive, the next pick
+/// gives an instance without a lane position its position, so the first blocker names the head of
+/// the lane and not the missing position.
 fn queued(
     row: &Instance,
     facts: Facts,
     precedence: Precedence,
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
-    // The first instance of a lane that has a lane worker runs without a claim. If its step takes
-    // longer, the worker claims the instance, and its status becomes `executing`.
+    // The lane worker runs the first instance of its lane without a claim. If the step takes
+    // longer, the lane worker claims the instance, and the status of the instance becomes
+    // `executing`.
     if let (Some(worker), true) = (facts.worker_id, precedence.head == Some(row.id)) {
         return vec![Blocker::Executing {
             worker,
@@ -492,9 +500,9 @@ fn queued(
     }
 }
 
-/// Returns the blockers of an instance that waits for its partition. The picker's index does not
-/// contain such an instance, so the first blocker names the partition holder. All other conditions
-/// follow.
+/// Returns the blockers of an instance that waits for its partition. The index of the picker does
+/// not contain such an instance, so the first blocker names the partition holder. The other
+/// conditions of the picker come after it.
 fn partition_waiting(
     row: &Instance,
     facts: Facts,
@@ -514,9 +522,9 @@ fn partition_waiting(
     std::iter::once(first).chain(others).collect()
 }
 
-/// Returns the blockers of a runnable instance, in the order of `gen_durable.pick`: a worker asks
-/// for its own queues, leaves out paused queues, reads the rows that are due in order, and claims
-/// the rows that it can run. It reads suspects separately.
+/// Returns the blockers of a runnable instance, in the order of `gen_durable._pick`: a worker asks
+/// for its own queues, leaves out paused queues, reads the instances that are due in order, and
+/// claims the instances that it can run. The worker reads suspects separately.
 fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
     let queue = || row.queue.clone();
     let mut blockers = Vec::new();
@@ -535,8 +543,8 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
             at: row.eligible_at,
         });
     }
-    // If no worker serves the queue, the list already contains `QueueNotWorked`, and needs no
-    // further entry about workers.
+    // If no worker serves the queue of the instance, the list of blockers already contains
+    // `QueueNotWorked`, and needs no further entry about workers.
     if facts.workers_able == 0 && facts.workers_of_queue > 0 {
         let (machine, machine_version) = (row.machine.clone(), row.machine_version);
         blockers.push(match facts.machine_served {

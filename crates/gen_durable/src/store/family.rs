@@ -19,23 +19,24 @@ sql!(CHILDREN_COUNTS, "children_counts.sql", [INT8, INT4]);
 sql!(CHILDREN_PAGE, "children_page.sql", [INT8, INT8, TEXT_ARRAY]);
 sql!(CHILDREN_OF_SPAWN, "children_of_spawn.sql", [INT8]);
 
-/// The largest number of signals, and of children, in a list for people.
+/// The largest number of signals in a list for people, and the largest number of children in such a
+/// list.
 const SHOWN_MAX: i32 = 200;
 
-/// A signal that no step has consumed.
+/// A signal in an instance's inbox that no step has consumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct InboxSignal {
     pub id: i64,
     pub name: String,
-    /// The payload, as JSON.
+    /// The payload of the signal, as JSON.
     pub payload: String,
     pub dedup_key: Option<String>,
     pub inserted_at: Timestamp,
 }
 
-/// A child of an instance.
+/// A child that an instance spawned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -44,8 +45,8 @@ pub struct ChildInfo {
     pub machine: String,
     pub step: String,
     pub status: Status,
-    /// The number of the parent's spawn for which this child is counted. `None`: the child had
-    /// settled and was counted, and an operator has retried it since.
+    /// The number of the parent's spawn that counts this child. `None`: the child had settled and
+    /// was counted at the parent's join, and an operator has retried the child since.
     pub generation: Option<i32>,
     pub last_error: Option<String>,
     pub inserted_at: Timestamp,
@@ -58,9 +59,10 @@ pub struct ChildInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Children {
-    /// The number of children by status, counted up to 10,001 in all.
+    /// The numbers of the instance's children by status, counted up to 10,001 in all.
     pub counts: Vec<(Status, i64)>,
-    /// The newest 200 children. Children of the parent's last spawn are listed first.
+    /// The newest 200 children of the instance. Children of the instance's last spawn are listed
+    /// first.
     pub children: Vec<ChildInfo>,
 }
 

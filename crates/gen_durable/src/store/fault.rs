@@ -5,35 +5,37 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::{Error, Kind};
 
-/// How the driver's error texts begin for a value that it cannot encode.
+/// The beginnings of the driver's error texts for a parameter that it cannot encode.
 const UNSENDABLE: [&str; 2] = ["error serializing parameter", "error encoding message"];
 /// The driver's error texts for a reply that it cannot decode, for example from a broken proxy.
-/// Whether the server executed the statement is unknown.
+/// After such an error it is unknown whether the server executed the statement.
 const UNREADABLE: [&str; 2] = [
     "unexpected message from server",
     "error parsing response from server",
 ];
 
-/// The SQLSTATE that `gen_durable.conclude` raises if a signal of an outbox is sent to a full
-/// inbox.
+/// The SQLSTATE that the commit of a step raises (in `gen_durable._send_effects`) if the outbox of
+/// the step contains a signal to an instance with a full inbox.
 const INBOX_FULL: &str = "P0D01";
 
-/// Why a statement did not succeed.
+/// Why an SQL statement did not succeed.
 #[derive(Debug)]
 pub enum Fault {
-    /// The database could not be reached, or refused the statement before it did anything. Nothing
-    /// was done.
+    /// The process could not reach the database, or the database refused the statement before it
+    /// did anything. The statement changed nothing.
     Away(String),
     /// The connection broke while the statement was running. It is unknown whether the server
     /// executed the statement.
     Lost(String),
-    /// Another transaction holds a lock, or Postgres chose this transaction as the victim of a
-    /// deadlock. Nothing was done, and the caller may try again.
+    /// Another transaction holds a lock that the statement needs, or Postgres chose this
+    /// transaction as the victim of a deadlock. The statement changed nothing, and the caller may
+    /// try again.
     Busy(String),
     /// The server cancelled the statement, because it exceeded the server's `statement_timeout` or
-    /// because an operator cancelled it. Nothing was done. A smaller statement may succeed.
+    /// because an operator cancelled it. The statement changed nothing. A smaller statement may
+    /// succeed.
     TimedOut(String),
-    /// The database rejected the statement. The same statement would be rejected again.
+    /// The database rejected the statement. It would reject the same statement again.
     Refused {
         code: Option<SqlState>,
         message: String,
@@ -62,7 +64,8 @@ impl Fault {
         Fault::by_code(code.code(), message)
     }
 
-    /// Creates the fault of a value that cannot be encoded. The statement was not sent.
+    /// Creates the fault of a parameter that the driver cannot encode. The driver did not send the
+    /// statement.
     pub(crate) fn unsendable(message: String) -> Fault {
         Fault::Refused {
             code: Some(SqlState::DATA_EXCEPTION),
@@ -70,8 +73,9 @@ impl Fault {
         }
     }
 
-    /// Converts the fault of a statement that runs before the first write of its transaction: if
-    /// the reply of the statement was lost, nothing was written, so `Lost` becomes `Away`.
+    /// Converts the fault of a statement that runs before the first write of its transaction. If
+    /// the reply to such a statement was lost, the transaction has written nothing, so `Lost`
+    /// becomes `Away`.
     pub(crate) fn before_any_write(self) -> Fault {
         match self {
             Fault::Lost(message) => Fault::Away(message),
@@ -79,17 +83,17 @@ impl Fault {
         }
     }
 
-    /// Classifies an error by the SQLSTATE of the server.
+    /// Classifies a database error by its SQLSTATE.
     pub(crate) fn by_code(code: &str, message: String) -> Fault {
         match code {
             "55P03" | "40P01" | "40001" => Fault::Busy(message),
-            // The server shuts down, or the session was terminated. Either can happen at any point
-            // of the statement.
+            // The server shuts down, or an administrator terminated the session. Either can happen
+            // at any point of the statement.
             code if code.starts_with("57P") => Fault::Lost(message),
             "57014" => Fault::TimedOut(message),
             // The server is read-only, still starting, out of memory, disk space or connections, or
-            // has an I/O error; or it ended a transaction that was idle for too long. The statement
-            // causes none of these errors.
+            // has an I/O error; or the server ended a transaction that was idle for too long. The
+            // statement causes none of these errors.
             "25006" | "25P03" => Fault::Away(message),
             code if ["08", "53", "58", "F0", "XX"]
                 .iter()
@@ -105,15 +109,15 @@ impl Fault {
     }
 
     /// Returns whether the fault is an outage of the database, after which the caller should wait
-    /// and try again.
+    /// and send the statement again.
     pub(crate) fn is_infrastructure(&self) -> bool {
         matches!(self, Fault::Away(_) | Fault::Lost(_) | Fault::TimedOut(_))
     }
 
-    /// Returns whether the database refused the data: a value, a constraint, a limit, an exception
-    /// of a trigger. A step result causes no other refusal, such as missing privileges or a schema
-    /// between two migrations. It also does not cause a fault without a SQLSTATE, which is a reply
-    /// that the driver cannot read.
+    /// Returns whether the database refused the data of a step result: a value, a constraint, a
+    /// limit, an exception of a trigger. Other refusals, such as missing privileges or a schema
+    /// between two migrations, do not come from the data. Neither does a fault without a SQLSTATE,
+    /// which is a reply that the driver cannot read.
     pub(crate) fn blames_the_data(&self) -> bool {
         match self {
             Fault::Refused {
@@ -125,18 +129,19 @@ impl Fault {
         }
     }
 
-    /// Returns whether a signal of an outbox was sent to a full inbox. The same step result may be
-    /// accepted later.
+    /// Returns whether the database refused a step result because its outbox has a signal to an
+    /// instance with a full inbox. The database may accept the same step result later.
     pub(crate) fn is_full_inbox(&self) -> bool {
         matches!(self, Fault::Refused { code: Some(code), .. } if code.code() == INBOX_FULL)
     }
 
-    /// Returns whether a unique key is taken.
+    /// Returns whether the database refused a statement because another row holds the same unique
+    /// key.
     pub(crate) fn is_taken_key(&self) -> bool {
         matches!(self, Fault::Refused { code: Some(code), .. } if *code == SqlState::UNIQUE_VIOLATION)
     }
 
-    /// Copies the fault for another caller that waited for the same result.
+    /// Copies the fault for another caller that waited for the same statement.
     pub(crate) fn again(&self) -> Fault {
         match self {
             Fault::Away(message) => Fault::Away(message.clone()),

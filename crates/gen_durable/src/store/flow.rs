@@ -1,4 +1,4 @@
-//! Edges between steps, counted from the recorded history of instances.
+//! Counts the edges between steps of machines, from the recorded history of instances.
 
 use jiff::Timestamp;
 
@@ -7,27 +7,28 @@ use crate::error::Error;
 
 sql!(EDGES, "edges.sql", [INT4]);
 
-/// The largest number of history rows that are read, beginning with the newest instances.
+/// The largest number of history rows that the query of the edges reads, beginning with the newest
+/// instances.
 const HISTORY_ROWS_MAX: i32 = 5_000;
 
-/// A transition from one step to another, aggregated over instances.
+/// A transition of instances from one step to another, aggregated over instances.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Edge {
-    /// The name of the machine.
+    /// The name of the machine in which the transition happened.
     pub machine: String,
     /// The outcome of the step that caused the transition: `next`, `sleep`, `wait`, `spawn`,
     /// `retry`, `failure`, `done`, `stop`, `deadline`, …
     pub outcome: String,
-    /// The step before the transition.
+    /// The step of the instance before the transition.
     pub from: String,
-    /// The step after the transition.
+    /// The step of the instance after the transition.
     pub to: String,
-    /// How often the transition happened, among the history rows that were read.
+    /// How often the transition happened, among the history rows that the query read.
     pub count: i64,
-    /// The average run time of the step `from`, in seconds.
+    /// The average run time of the step `from` before this transition, in seconds.
     pub took_seconds: Option<f64>,
-    /// When the transition last happened.
+    /// When an instance last made this transition.
     pub last_at: Timestamp,
 }
 

@@ -1,7 +1,7 @@
 //! Gathers requests of concurrent callers into shared statements.
 //!
-//! While a statement is running, further requests are collected, and share the next statement. If
-//! no statement is running, a request is sent at once.
+//! While a statement runs, callers add further requests, which share the next statement. If no
+//! statement runs, the caller sends its request at once.
 
 use std::{
     collections::VecDeque,
@@ -13,28 +13,30 @@ use tokio::sync::oneshot;
 use super::{enqueue::Inserted, events::Placed, fault::Fault, inspect::End};
 use crate::{error::Error, event::NewEvent, new_instance::New};
 
-/// The largest number of bytes of JSON in a shared statement. A larger request is sent in a
+/// The largest number of bytes of JSON in a shared statement. A request with more bytes gets a
 /// statement of its own.
 pub(crate) const GATHERED_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The requests that a pool gathers, by kind.
+/// The requests that a pool gathers into shared statements, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Gathers {
-    /// Enqueues of instances without a key, a lane or a partition key. They only insert rows, so
-    /// they wait for no other transaction.
+    /// Enqueues of instances without a key, a lane or a partition key. Such an enqueue only inserts
+    /// a row, so it waits for no other transaction.
     pub(crate) plain: Gather<New, Inserted>,
-    /// Enqueues with a key, a lane or a partition key. They may wait for another transaction.
+    /// Enqueues of instances with a key, a lane or a partition key. Such an enqueue may wait for
+    /// another transaction.
     pub(crate) keyed: Gather<New, Inserted>,
     pub(crate) events: Gather<NewEvent, Placed>,
-    /// Ids of instances for which a caller waits until they settle. `None`: there is no such
-    /// instance.
+    /// Ids of instances for which a caller waits until they settle. The outcome `None` means that
+    /// there is no instance with this id.
     pub(crate) ends: Gather<i64, Option<End>>,
 }
 
-/// Requests of one kind, collected while a statement is running.
+/// Requests of one kind that callers add while a statement runs.
 #[derive(Debug)]
 pub(crate) struct Gather<T, A> {
-    /// The mutex is held briefly, and never over an await.
+    /// The requests that wait for the next statement. Code holds the mutex briefly, and never over
+    /// an await.
     pending: Mutex<Pending<T, A>>,
 }
 
@@ -44,18 +46,19 @@ struct Pending<T, A> {
     under_way: bool,
 }
 
-/// A request, and the channel to the caller that waits for its result.
+/// A request, and the channel to the caller that waits for its outcome.
 #[derive(Debug)]
 pub(crate) struct Asked<T, A> {
     pub(crate) item: T,
     answer: oneshot::Sender<Result<A, Error>>,
 }
 
-/// The future result of a request.
+/// The receiver on which a caller awaits the outcome of its request.
 pub(crate) type Answered<A> = oneshot::Receiver<Result<A, Error>>;
 
 impl<T, A> Gather<T, A> {
-    /// Adds a request. Returns true if no statement is running; the caller then starts one.
+    /// Adds a request to the next shared statement. Returns true if no statement runs; the caller
+    /// then starts one.
     pub(crate) fn add(&self, item: T) -> (Answered<A>, bool) {
         let (answer, answered) = oneshot::channel();
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,8 +66,8 @@ impl<T, A> Gather<T, A> {
         (answered, !std::mem::replace(&mut pending.under_way, true))
     }
 
-    /// Removes the requests for the next statement: at most `max` of them, and at most
-    /// [`GATHERED_BYTES_MAX`] bytes by `weight`. Returns `None` if no request waits; the next
+    /// Removes the gathered requests for the next shared statement: at most `max` requests, and at
+    /// most [`GATHERED_BYTES_MAX`] bytes by `weight`. Returns `None` if no request waits; the next
     /// caller then starts a statement.
     pub(crate) fn take(
         &self,
@@ -72,8 +75,9 @@ impl<T, A> Gather<T, A> {
         weight: impl Fn(&T) -> usize,
     ) -> Option<Vec<Asked<T, A>>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // A caller that has dropped its future needs no result. If these requests stayed in the
-        // list, all requests that were dropped during an outage would be sent when the outage ends.
+        // A caller that has dropped its future needs no reply, so this code removes its request.
+        // Otherwise, when an outage of the database ends, the pool would send all requests that
+        // callers dropped during the outage.
         pending.waiting.retain(|asked| !asked.answer.is_closed());
         if pending.waiting.is_empty() {
             pending.under_way = false;
@@ -96,7 +100,7 @@ impl<T, A> Gather<T, A> {
 }
 
 impl<T, A> Asked<T, A> {
-    /// Sends the result to the caller, if it still waits.
+    /// Sends the outcome of a request to its caller, if the caller still waits.
     pub(crate) fn answer(self, answer: Result<A, Error>) {
         drop(self.answer.send(answer));
     }

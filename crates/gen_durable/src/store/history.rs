@@ -15,37 +15,38 @@ use crate::{error::Error, id::Status};
 
 sql!(HISTORY, "history.sql", [INT8, INT8, INT8, INT4]);
 
-/// The largest number of entries on one page.
+/// The largest number of history entries on one page.
 const PAGE_MAX: usize = 1_000;
 
-/// An entry of the history: one commit that changed the instance.
+/// An entry of an instance's history: one commit that changed the instance.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HistoryEntry {
-    /// The position of the entry in the history.
+    /// The position of the entry in the history of its instance.
     pub mark: HistoryCursor,
-    /// When the change was committed.
+    /// When the commit changed the instance.
     pub at: Timestamp,
-    /// The step of the instance before the commit.
+    /// The step of the instance before the commit of this history entry.
     pub from: String,
-    /// The step of the instance after the commit.
+    /// The step of the instance after the commit of this history entry.
     pub to: String,
-    /// The decision of a step (`next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`,
-    /// `stop`, `outage`, `stuck`), or an action on the instance (`deadline`, `reap`, `cancel`,
+    /// The kind of the entry: a step result (`next`, `sleep`, `wait`, `spawn`, `retry`, `failure`,
+    /// `done`, `stop`, `outage`, `stuck`), or an act from outside (`deadline`, `reap`, `cancel`,
     /// `operator_retry`).
     pub outcome: String,
     /// The status of the instance after the commit. `Executing`: the worker ran ahead, so it began
-    /// the next step on the same claim.
+    /// the next step of the instance on the same claim.
     pub status: Status,
-    /// The number of earlier attempts of this step.
+    /// The number of attempts of the step before the attempt of this history entry.
     pub attempt: i32,
-    /// How long the step ran. `None`: the entry is not from a step.
+    /// How long the step ran. `None`: the entry records an act from outside and not a step.
     pub took: Option<Duration>,
-    /// When the instance was woken, if this entry made it wait or set it aside as stuck.
+    /// When the wait or the stuck status that this entry began has ended, if the entry began one.
     pub woken_at: Option<Timestamp>,
-    /// The reason why the instance was woken: `signal paid`, `children`, `another build`.
+    /// The reason why the wait or the stuck status of the instance ended: `signal paid`,
+    /// `children`, `another build`.
     pub cause: Option<String>,
-    /// The first 1,000 characters of the error.
+    /// The first 1,000 characters of the step's error.
     pub error: Option<String>,
     /// The worker that ran the step, or that crashed while it ran the step, as `host/pid`.
     pub worker: Option<String>,
@@ -55,9 +56,9 @@ pub struct HistoryEntry {
 /// claims that the instance had. A later entry has a larger position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HistoryCursor {
-    /// The instance's `step_seq`.
+    /// The `step_seq` of the instance after the commit of the history entry.
     pub seq: i64,
-    /// The instance's `claim_epoch`.
+    /// The `claim_epoch` of the instance after the commit of the history entry.
     pub epoch: i64,
 }
 

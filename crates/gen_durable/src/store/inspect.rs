@@ -29,8 +29,8 @@ sql!(NO_WORKER_FOR, "no_worker_for.sql", []);
 sql!(QUEUES, "queues.sql", []);
 sql!(SERVER, "server.sql", []);
 
-/// The largest number of callers that share a statement while they wait for instances to settle.
-/// Each row may carry a large result.
+/// The largest number of callers, each waiting until an instance settles, that share one statement.
+/// The number is small, because each returned row may carry a large value in `result`.
 const ENDS_MAX: usize = 64;
 
 /// An instance, with the columns that `durable show` prints.
@@ -86,13 +86,13 @@ impl Instance {
     /// Returns whether the instance is the head of its lane: it runs, may run, waits for signals or
     /// children, or has failed and blocks the lane. All other instances of the lane wait for the
     /// head. An instance that the lane worker has just started after its predecessor stays `queued`
-    /// for about 50 ms at most; for that time this function returns false for it.
+    /// for about 50 ms at most; for that time this function returns false for the instance.
     pub fn is_lane_head(&self) -> bool {
         self.in_lane && self.status != Status::Queued
     }
 
     /// Returns whether the instance blocks its lane: it failed for good, and keeps its lane
-    /// position until an operator retries, skips or discards it.
+    /// position until an operator retries it, skips it, or cancels it with `durable lanes discard`.
     pub fn blocks_its_lane(&self) -> bool {
         self.in_lane && self.status == Status::Failed
     }
@@ -102,26 +102,26 @@ impl Instance {
 /// below `before`.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only instances of this machine.
+    /// Selects only instances of this machine.
     pub machine: Option<String>,
-    /// Only instances in this status.
+    /// Selects only instances in this status.
     pub status: Option<Status>,
-    /// Only instances of this queue.
+    /// Selects only instances in the queue of this name.
     pub queue: Option<String>,
-    /// Only instances of this tenant.
+    /// Selects only instances of this tenant.
     pub tenant: Option<String>,
-    /// Only instances with this lane key, including instances that have left the lane. A lane
-    /// belongs to a tenant.
+    /// Selects only instances with this lane key, including instances that have left the lane. A
+    /// lane belongs to a tenant.
     pub lane: Option<String>,
-    /// Only instances under this partition key. A key belongs to a tenant.
+    /// Selects only instances under this partition key. A partition key belongs to a tenant.
     pub partition: Option<String>,
-    /// Only instances with an id below this id, which is the last id of the previous page.
+    /// Selects only instances with an id below this id, which is the last id of the previous page.
     pub before: Option<i64>,
     /// The largest number of instances on the page, up to 200.
     pub limit: usize,
 }
 
-/// The number of instances at one step in one status.
+/// The number of instances of one machine at one step in one status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -133,7 +133,7 @@ pub struct Count {
     pub count: i64,
 }
 
-/// A worker: a process that runs steps.
+/// A worker: a process with an engine that runs steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -149,43 +149,44 @@ pub struct WorkerInfo {
     pub alive: bool,
 }
 
-/// A queue, with the numbers of its instances.
+/// A queue of instances, with the numbers of its instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct QueueInfo {
     pub name: String,
     pub paused: bool,
-    /// The number of instances that are due and wait for a worker, counted up to 10,001.
+    /// The number of instances of the queue that are due and wait for a worker, counted up to
+    /// 10,001.
     pub due: i64,
     pub executing: i64,
-    /// The number of instances that wait in a lane behind its head. Only the first 10,001 such
-    /// instances of all queues together are counted.
+    /// The number of instances of this queue that wait in a lane behind its head. The query counts
+    /// only the first 10,001 such instances of all queues together.
     pub queued: i64,
-    /// The number of instances that wait for their partition. Only the first 10,001 such instances
-    /// of all queues together are counted.
+    /// The number of instances of this queue that wait for their partition. The query counts only
+    /// the first 10,001 such instances of all queues together.
     pub partition_waiting: i64,
 }
 
-/// Live instances that no live worker can run.
+/// A group of instances that have not settled and that no live worker can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct NoWorkerFor {
     pub machine: String,
     pub machine_version: i32,
-    /// The step that no live worker knows. `None`: no live worker registered the machine and its
-    /// version.
+    /// The step of these instances that no live worker knows. `None`: no live worker registered the
+    /// machine and its version.
     pub step: Option<String>,
     pub count: i64,
 }
 
-/// Reads a schema without changing it: for tools and for people.
+/// Reads the tables of a schema without changing them: for tools and for people.
 #[derive(Debug, Clone)]
 pub struct Inspect {
     pool: Pool,
     /// The limits of [`bounded`](Inspect::bounded): how long a statement may take on the server,
-    /// and the mutex that lets one read run at a time.
+    /// and the mutex that allows one read at a time.
     bound: Option<(Duration, Arc<tokio::sync::Mutex<()>>)>,
 }
 
@@ -196,8 +197,8 @@ impl Inspect {
     }
 
     /// Returns an `Inspect` that reads in read-only transactions, in which the server cancels a
-    /// statement after this long. Such reads run one at a time, so use a separate pool for them:
-    /// [`Pool::beside`].
+    /// statement that takes longer than `statement_timeout`. Such reads run one at a time, so use a
+    /// separate pool for them: [`Pool::beside`].
     pub fn bounded(self, statement_timeout: Duration) -> Inspect {
         Inspect {
             bound: Some((statement_timeout, Arc::default())),
@@ -234,7 +235,7 @@ impl Inspect {
         .await
     }
 
-    /// Returns one instance, if it exists.
+    /// Returns the instance with this id, if it exists.
     ///
     /// # Errors
     ///
@@ -246,8 +247,8 @@ impl Inspect {
         .await
     }
 
-    /// Counts the instances by machine, step and status. It reads every row, so do not call it in a
-    /// loop.
+    /// Counts the instances by machine, step and status. The query reads every row of `instances`,
+    /// so do not call this function in a loop.
     ///
     /// # Errors
     ///
@@ -270,7 +271,7 @@ impl Inspect {
         .await
     }
 
-    /// Returns the workers, including expired ones that no reaper has removed yet.
+    /// Returns the workers, including expired workers that no reaper has removed yet.
     ///
     /// # Errors
     ///
@@ -296,7 +297,8 @@ impl Inspect {
         .await
     }
 
-    /// Returns the queues that have live instances or are paused.
+    /// Returns the queues that have runnable, executing or queued instances, or a row in the table
+    /// `queues`.
     ///
     /// # Errors
     ///
@@ -320,9 +322,9 @@ impl Inspect {
         .await
     }
 
-    /// Returns the live instances that have no worker, grouped: either no live worker registered
-    /// their machine and version ("no live worker runs checkout v3"), or none of the workers that
-    /// did so knows their step.
+    /// Returns the instances that have not settled and that no live worker can run, in groups:
+    /// either no live worker registered their machine and version ("no live worker runs checkout
+    /// v3"), or none of the workers that did so knows their step.
     ///
     /// # Errors
     ///
@@ -370,8 +372,9 @@ impl Inspect {
 }
 
 /// Runs reads in a transaction of their own, because a connection pooler keeps a setting no longer
-/// than a transaction. The transaction turns JIT off: the reads are bounded, but the planner does
-/// not know how early they stop, and would spend more time on compilation than the read takes.
+/// than a transaction. The transaction turns JIT off: each read returns a bounded number of rows,
+/// but the planner does not know how early a read stops, and would spend more time on compilation
+/// than the read takes.
 async fn within<T>(
     connection: &Connection,
     timeout: Duration,
@@ -402,8 +405,8 @@ pub(crate) struct End {
     pub(crate) failures: i32,
 }
 
-/// Returns the status of an instance, or `None` if it does not exist. Concurrent callers share a
-/// statement.
+/// Returns the status of an instance, or `None` if the instance does not exist. Concurrent callers
+/// share one statement.
 pub(crate) async fn end_of(pool: &Pool, id: i64) -> Result<Option<End>, Error> {
     let (answered, begins) = pool.inner.gathers.ends.add(id);
     if begins {
@@ -452,7 +455,7 @@ async fn ends_of(connection: &Connection, ids: &[i64]) -> Result<HashMap<i64, En
     rows.iter().map(read).collect()
 }
 
-/// Facts about the server and the schema, read when an engine starts.
+/// Facts about the server and the schema that an engine reads when it starts.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     pub(crate) max_connections: i32,
@@ -460,10 +463,10 @@ pub(crate) struct Server {
     pub(crate) synchronous_commit: String,
     pub(crate) fsync: String,
     pub(crate) read_only: bool,
-    /// A fresh random id. An engine uses it as the id of its worker.
+    /// A fresh random id. An engine uses this id as the id of its worker.
     pub(crate) random_id: String,
     pub(crate) isolation: String,
-    /// The random id of this installation of the schema.
+    /// The random id that identifies this installation of the schema.
     pub(crate) installation: String,
 }
 
@@ -485,12 +488,12 @@ pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
     })
 }
 
-/// Returns one instance, if it exists.
+/// Returns the instance with this id, if it exists.
 pub(crate) async fn one(connection: &Connection, id: i64) -> Result<Option<Instance>, Fault> {
     Ok(many(connection, &[id]).await?.pop())
 }
 
-/// Returns the instances with these ids. Ids without an instance are left out.
+/// Returns the instances with these ids. Leaves out ids without an instance.
 pub(crate) async fn many(connection: &Connection, ids: &[i64]) -> Result<Vec<Instance>, Fault> {
     connection
         .query(&SHOW, &[&ids])

@@ -1,5 +1,6 @@
 //! Lists lanes and partition keys for people: the head of each lane or the holder of each partition
-//! key, how many instances wait for it, and why it has not settled.
+//! key, how many instances wait behind the head or for the holder, and why the head or holder has
+//! not settled.
 
 use tokio_postgres::Row;
 
@@ -27,7 +28,7 @@ sql!(PARTITIONS, "partitions.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 
 /// The largest number of lanes or partition keys on one page.
 const PAGE_MAX: usize = 200;
-/// The largest number of lanes that are read for one page of [`Inspect::lanes_page`].
+/// The largest number of lanes that [`Inspect::lanes_page`] reads for one page.
 const LANES_READ_MAX: i32 = 5_000;
 
 /// A lane with at least one instance.
@@ -40,18 +41,19 @@ pub struct LaneInfo {
     pub key: String,
     /// The number of instances in the lane, its head included, counted up to 10,001.
     pub depth: i64,
-    /// The number of instances that have arrived and await placement, among the first 10,001
-    /// arrivals of all lanes.
+    /// The number of instances that have arrived at this lane and await placement, among the first
+    /// 10,001 arrivals of all lanes.
     pub awaiting_placement: i64,
     /// The first instance of the lane, and why it has not settled. `None`: no instance of the lane
     /// has a lane position yet. If the status of the head is `queued`, either the lane worker has
-    /// just started it, or the next pick makes it runnable; the first blocker says which.
+    /// just started the head, or the next pick makes the head runnable; the first blocker of the
+    /// explanation says which.
     pub head: Option<Explanation>,
 }
 
 impl LaneInfo {
     /// Returns whether the lane is blocked: its head failed for good and keeps its lane position
-    /// until an operator retries, skips or discards it.
+    /// until an operator retries it, skips it, or cancels it with `durable lanes discard`.
     pub fn is_blocked(&self) -> bool {
         self.head
             .as_ref()
@@ -63,44 +65,44 @@ impl LaneInfo {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PartitionInfo {
-    /// The tenant to which the partition key belongs.
+    /// The tenant of the partition key.
     pub tenant: String,
-    /// The partition key.
+    /// The partition key, under which at most one step runs at a time.
     pub key: String,
     /// The number of instances that wait for the partition, counted up to 10,001.
     pub waiting: i64,
     /// The partition holder, with the reasons why it still holds the partition. `None`: placement
-    /// has not chosen a holder yet.
+    /// has not chosen a partition holder yet.
     pub holder: Option<Explanation>,
 }
 
-/// A page of lanes.
+/// A page of the list of lanes.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LanePage {
-    /// The lanes, ordered by tenant and key.
+    /// The lanes of the page, ordered by tenant and key.
     pub lanes: Vec<LaneInfo>,
-    /// The `after` of the next page: the tenant and key of the last lane that was read. `None`:
-    /// this was the last page.
+    /// The `after` of the next page: the tenant and key of the last lane that the query read.
+    /// `None`: this was the last page.
     pub next: Option<(String, String)>,
 }
 
 /// Selects lanes or partition keys, ordered by tenant and key, page by page.
 #[derive(Debug, Clone, Default)]
 pub struct KeyFilter {
-    /// Only lanes or partition keys of this tenant. The empty name stands for instances without a
+    /// Only lanes or partition keys of this tenant. The empty name means instances without a
     /// tenant.
     pub tenant: Option<String>,
-    /// Only the lane or partition with this key.
+    /// Selects only the lane or partition with this key.
     pub key: Option<String>,
-    /// Only lanes with a key that begins with this prefix.
+    /// Selects only lanes with a key that begins with this prefix.
     pub prefix: Option<String>,
-    /// Only lanes that a failed instance blocks.
+    /// Selects only lanes that a failed instance blocks.
     pub blocked: bool,
-    /// Only lanes or partition keys after this tenant and key, which are the last ones of the
-    /// previous page.
+    /// Only lanes or partition keys after this tenant and key, which are the tenant and key of the
+    /// last entry of the previous page.
     pub after: Option<(String, String)>,
-    /// The largest number of lanes or partition keys on the page, up to 200. 0 stands for 50.
+    /// The largest number of lanes or partition keys on the page, up to 200. The value 0 means 50.
     pub limit: usize,
 }
 
@@ -134,8 +136,8 @@ impl Inspect {
         .await
     }
 
-    /// Returns the lanes as [`lanes`](Inspect::lanes) does, but reads 5,000 lanes at most, so a
-    /// page may have fewer lanes than the limit although another page exists.
+    /// Returns a page of lanes as [`lanes`](Inspect::lanes) does, but reads at most 5,000 lanes, so
+    /// a page may have fewer lanes than the limit although another page exists.
     ///
     /// # Errors
     ///
@@ -147,7 +149,7 @@ impl Inspect {
         .await
     }
 
-    /// Returns one lane, or `None` if it has no instances.
+    /// Returns the lane with this tenant and key, or `None` if the lane has no instances.
     ///
     /// # Errors
     ///
@@ -184,7 +186,7 @@ impl Inspect {
     }
 }
 
-/// Returns one lane, if it has instances.
+/// Returns the lane with this tenant and key, if the lane has instances.
 pub(crate) async fn one(
     connection: &Connection,
     lane: &LaneKey,
@@ -204,8 +206,9 @@ pub(crate) async fn one(
     .pop())
 }
 
-/// Reads a page of lanes. It determines the last lane of the page first. A lane that appears after
-/// that lane in the meantime is left for the next page.
+/// Reads a page of lanes. The first statement determines the last lane of the page. If a caller
+/// creates a lane beyond that last lane before the second statement reads the page, the lane is
+/// left for the next page.
 async fn page(connection: &Connection, filter: &KeyFilter) -> Result<LanePage, Fault> {
     let (after_tenant, after_key) = filter.after();
     let params: &[Param<'_>] = &[
@@ -300,8 +303,8 @@ async fn partitions(
     with_explanations(connection, read, |key, holder| key.holder = Some(holder)).await
 }
 
-/// Adds the explanations of all heads or holders of a page. The number of statements does not
-/// depend on the number of heads.
+/// Adds the explanations of all lane heads or partition holders of a page. The number of statements
+/// does not depend on the number of heads or holders.
 async fn with_explanations<T>(
     connection: &Connection,
     page: Vec<(T, Option<i64>)>,

@@ -1,5 +1,5 @@
-//! Statements that only `Lab`, the test environment, uses: they set up its schema and its roles,
-//! and move its clock.
+//! Statements that only `Lab`, the test environment, uses: they set up the schema and the roles of
+//! the `Lab`, and move its clock.
 
 use jiff::Timestamp;
 
@@ -16,7 +16,7 @@ const ROLES: &str = include_str!("sql/lab_roles.sql");
 pub(crate) const RUNTIME_ROLE: &str = "gen_durable_runtime";
 pub(crate) const READER_ROLE: &str = "gen_durable_reader";
 
-/// Replaces the schema's clock by one that changes only when a test sets it.
+/// Replaces the schema's clock by a clock that changes only when a test sets it.
 pub(crate) async fn freeze_clock(connection: &Connection) -> Result<(), Fault> {
     connection.batch(&connection.target().render(SETUP)).await
 }
@@ -26,8 +26,8 @@ pub(crate) async fn make_roles(connection: &Connection) -> Result<(), Fault> {
     connection.batch(ROLES).await
 }
 
-/// Grants the runtime role all rights on the tables and sequences that the owner creates in this
-/// schema from now on.
+/// Grants the runtime role all rights on the tables and sequences that the owner of the schema
+/// creates in this schema from now on.
 pub(crate) async fn grant_new_tables(connection: &Connection) -> Result<(), Fault> {
     let grants = ["tables", "sequences"].map(|kind| {
         format!(
@@ -60,7 +60,8 @@ pub(crate) async fn clock(connection: &Connection) -> Result<Timestamp, Fault> {
     column(row, 0)
 }
 
-/// Returns the earliest due time that is not after `until`, if there is one.
+/// Returns the earliest future due time of an instance, a deadline, a timer or a retry of a
+/// projection that is not after `until`, if there is one.
 pub(crate) async fn next_due(
     connection: &Connection,
     until: Timestamp,

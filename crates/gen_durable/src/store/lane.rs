@@ -1,5 +1,5 @@
 //! Rare operations on lanes and partition keys: placement, the repair of lanes without a head and
-//! of partition keys without a holder, and operators' decisions about blocked lanes.
+//! of partition keys without a holder, and the operations of an operator that unblock a lane.
 
 use super::{
     connection::{Connection, Param},
@@ -18,24 +18,25 @@ sql!(SKIP, "lane_skip.sql", [TEXT, TEXT]);
 sql!(DISCARD, "lane_discard.sql", [TEXT, TEXT, TEXT]);
 sql!(DEPTH, "lane_depth.sql", []);
 
-/// The positions at which the next repair call begins. Each call checks a part of the lanes and
-/// partition keys.
+/// The lane and the partition key at which the next call of `repair` begins. Each call checks a
+/// part of all lanes and partition keys.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RepairCursor {
     lane: (String, String),
     partition: (String, String),
 }
 
-/// Assigns lane positions and partition holders to all instances that have arrived. Every pick also
-/// runs placement; this function is for tests that do not pick.
+/// Assigns lane positions and partition holders to all instances that have arrived. Every pick runs
+/// placement too; this function is for tests that do not pick.
 #[cfg(feature = "testing")]
 pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
     let mut before = 0;
     loop {
         let rows = connection.query(&PLACE, &[]).await?;
         let more: Option<i64> = rows.first().map_or(Ok(None), |row| column(row, 0))?;
-        // The last call made no progress: another worker holds the placement lock, or another
-        // transaction holds a lock on the first instance that is left.
+        // Ends if the last call of placement made no progress: no instance is left, another worker
+        // holds the placement lock, or another transaction holds a lock on the first instance that
+        // is left.
         match more {
             Some(reached) if reached > before => before = reached,
             _ => return Ok(()),
@@ -44,8 +45,8 @@ pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
 }
 
 /// Checks up to `limit` lanes and partition keys. Returns how many of them had waiting instances
-/// but no instance that may run. In each of these, one waiting instance gets a new arrival number,
-/// so that the next placement processes it.
+/// but no instance that may run. In each of these, the repair gives one waiting instance a new
+/// arrival number, so that the next placement processes that instance.
 pub(crate) async fn repair(
     connection: &Connection,
     rounds: &mut RepairCursor,
@@ -68,19 +69,21 @@ pub(crate) async fn repair(
     column(row, 4)
 }
 
-/// The operator's decision about a failed instance that blocks its lane.
+/// The operation by which an operator unblocks a lane that a failed instance blocks.
 #[derive(Debug, Clone)]
 pub(crate) enum Unblock {
-    /// The instance runs again, at its lane position.
+    /// `durable lanes retry`: the failed instance runs again, at its lane position.
     Retry,
-    /// The instance stays failed, and the next instance of the lane may run.
+    /// `durable lanes skip`: the failed instance leaves the lane and stays failed, and the next
+    /// instance of the lane may run.
     Skip,
-    /// The instance is cancelled with this reason, and the next instance of the lane may run.
+    /// `durable lanes discard`: the operator cancels the failed instance with this reason, and the
+    /// next instance of the lane may run.
     Discard(String),
 }
 
-/// Unblocks a lane. Returns the id of the instance that blocked it, and the queue, priority and due
-/// time for which the pickers are to be woken. Returns `None` if the lane is not blocked.
+/// Unblocks a lane. Returns the id of the instance that blocked the lane, and the queue, priority
+/// and due time for which the caller wakes the pickers. Returns `None` if the lane is not blocked.
 pub(crate) async fn unblock(
     connection: &Connection,
     lane: &LaneKey,
@@ -106,8 +109,8 @@ pub(crate) async fn unblock(
         .transpose()
 }
 
-/// Returns how many instances are in lanes, and how many lanes are blocked. Each is counted up to
-/// 10,001.
+/// Returns how many instances are in lanes, and how many lanes are blocked. Each number is counted
+/// up to 10,001.
 pub(crate) async fn depth(connection: &Connection) -> Result<(i64, i64), Fault> {
     let rows = connection.query(&DEPTH, &[]).await?;
     rows.first()

@@ -1,4 +1,4 @@
-//! Statements about workers: renews the lease, reaps the claims of expired workers, and releases
+//! Statements about workers: they renew the lease, reap the claims of expired workers, and release
 //! claims.
 
 use std::{collections::HashSet, sync::Arc};
@@ -34,10 +34,10 @@ sql!(
     [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]
 );
 
-/// The largest number of lanes that one statement reads.
+/// The largest number of lanes of a worker that one statement reads.
 const LANES_MAX: i32 = 1_000;
 
-/// A worker: this process, as its row in `workers` describes it.
+/// A worker: one process with an engine, as the worker's row in `workers` describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
     pub(crate) id: String,
@@ -61,9 +61,9 @@ impl Worker {
     }
 }
 
-/// Renews the lease of a worker: inserts the worker's row or updates it, even if the lease had
-/// expired. If it had expired, `started_at` is set again, because that column says since when the
-/// lease has been valid without a gap.
+/// Renews the lease of a worker: inserts the worker's row in `workers` or updates it, even if the
+/// lease had expired. If the lease had expired, the statement sets `started_at` to now, because
+/// that column says since when the lease has been valid without a gap.
 pub(crate) async fn renew(
     connection: &Connection,
     worker: &Worker,
@@ -83,14 +83,14 @@ pub(crate) async fn renew(
     connection.query(&RENEW, params).await.map(drop)
 }
 
-/// Deletes the row of this worker when its engine ends. A worker that still holds claims keeps its
-/// row, because the reaper finds the claims by that row.
+/// Deletes the row of this worker in `workers` when its engine ends. A worker that still holds
+/// claims keeps its row, because the reaper finds the claims by that row.
 pub(crate) async fn retire(connection: &Connection, worker: &str) -> Result<(), Fault> {
     connection.query(&RETIRE, &[&worker]).await.map(drop)
 }
 
-/// Returns the expired workers. Workers that had no chance to renew their lease since an outage are
-/// left out.
+/// Returns the workers with an expired lease. Leaves out workers that had no chance to renew their
+/// lease since an outage of the database.
 pub(crate) async fn expired(
     connection: &Connection,
     lease_seconds: f64,
@@ -102,8 +102,8 @@ pub(crate) async fn expired(
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// Inserts a worker row, with a fresh lease, for each worker that holds claims and has no row.
-/// Returns the ids of these workers.
+/// Inserts a row into `workers`, with a fresh lease, for each worker that holds claims and has no
+/// row. Returns the ids of these workers.
 pub(crate) async fn grant_missing_leases(
     connection: &Connection,
     lease_seconds: f64,
@@ -114,21 +114,22 @@ pub(crate) async fn grant_missing_leases(
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// An instance that the reaper has taken from an expired worker.
+/// An instance that the reaper took from an expired worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaped {
     pub(crate) id: i64,
     pub(crate) machine: String,
     pub(crate) step: String,
-    /// The attempt of the step during which the worker crashed.
+    /// The attempt of the step during which the expired worker crashed.
     pub(crate) attempt: i32,
-    /// Whether the row was set aside as stuck, because too many workers crashed while they ran it.
+    /// Whether the reaper set the instance aside as stuck, because too many workers crashed while
+    /// they ran it.
     pub(crate) is_stuck: bool,
     pub(crate) last_error: Option<String>,
 }
 
-/// Takes up to `limit` rows from an expired worker, unless that worker has renewed its lease in the
-/// meantime.
+/// Takes up to `limit` claimed instances from an expired worker, unless that worker has renewed its
+/// lease since the caller found it expired.
 pub(crate) async fn reap(
     connection: &Connection,
     worker: &str,
@@ -141,18 +142,20 @@ pub(crate) async fn reap(
     rows.iter().map(reaped).collect()
 }
 
-/// The result of recording that a step begins.
+/// The outcome of `begin_step`, which records in an instance's row that the step of a claim begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// The record is committed, so the step may run.
+    /// The transaction that records the begin of the step has committed, so the worker may run the
+    /// step.
     Recorded,
-    /// Another transaction holds a lock on the row of the instance.
+    /// Another transaction holds a lock on the row of the instance, so the begin of the step is not
+    /// recorded.
     Locked,
-    /// The worker has lost the claim.
+    /// The worker has lost the claim of the instance, so it must not run the step.
     Stale,
 }
 
-/// Records in the instance's row that the step of this claim begins.
+/// Records in the instance's row that the worker begins the step of this claim.
 pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<Begun, Fault> {
     let rows = connection
         .query(&BEGIN_STEP, &[&claim.id, &claim.epoch, &claim.seq])
@@ -167,9 +170,10 @@ pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<
     })
 }
 
-/// Releases the lanes and partition keys of instances that were cancelled while a step ran, after
-/// the step has ended. The argument is the claims of these steps. Returns the ids of the rows that
-/// another transaction has locked, and how many rows were released.
+/// Releases the lanes and partition keys of instances that a caller cancelled while a step ran,
+/// after the step has ended. The argument is the claims of these steps. Returns the ids of the
+/// instances that another transaction has locked, and how many instances released their lane or
+/// key.
 pub(crate) async fn release(
     connection: &Connection,
     claims: &[Claim],
@@ -185,7 +189,7 @@ pub(crate) async fn release(
 }
 
 /// Releases the lanes and partition keys of up to `limit` cancelled instances that an expired
-/// worker was running. Returns how many instances were released.
+/// worker was running. Returns how many instances released their lane or key.
 pub(crate) async fn release_expired(
     connection: &Connection,
     worker: &str,
@@ -210,7 +214,7 @@ pub(crate) async fn delete_expired_worker(
 
 /// Returns the claims that this worker has held for longer than `seconds`, according to the
 /// database. If the reply to a pick was lost, only this query finds the instances that the pick
-/// claimed: they belong to a live worker that does not know about them.
+/// claimed: this live worker holds their claims and does not know about them.
 pub(crate) async fn held(
     connection: &Connection,
     worker: &str,
@@ -228,8 +232,8 @@ pub(crate) async fn held(
         .collect()
 }
 
-/// Returns the heads, without a claim, of the lanes of which this worker is the lane worker. It
-/// reads the lanes page by page.
+/// Returns the heads that run without a claim, in the lanes of which this worker is the lane
+/// worker. Reads these lanes page by page.
 pub(crate) async fn lane_heads(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
     let (mut heads, mut after) = (Vec::new(), (String::new(), String::new()));
     loop {
@@ -258,9 +262,9 @@ pub(crate) async fn lane_heads(connection: &Connection, worker: &str) -> Result<
 }
 
 /// Claims instances that this worker runs in its lanes without a claim; their `claim_epoch` stays
-/// the same. Returns the ids that need no further attempt: instances that were claimed, and
-/// instances that this worker has lost. Ids of rows that another transaction has locked are left
-/// out.
+/// the same. Returns the ids that need no further attempt: instances that the statement claimed,
+/// and instances that this worker no longer runs. Leaves out the ids of instances that another
+/// transaction has locked.
 pub(crate) async fn claim_lane_head(
     connection: &Connection,
     claims: &[Claim],
@@ -275,7 +279,7 @@ pub(crate) async fn claim_lane_head(
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// Returns the claims among the given ones that are no longer valid, as (id, epoch).
+/// Returns which of the given claims of this worker are no longer valid, as (id, epoch).
 pub(crate) async fn lost(
     connection: &Connection,
     claims: &[Claim],

@@ -1,13 +1,14 @@
-//! Joins a client and the task that drives its socket into one value, so that both end together. If
-//! only the client were dropped, the driver task could wait forever for a reply that never arrives.
-//! It would keep the socket open, and with the socket the transaction and its locks on the server.
+//! Joins a Postgres client and the task that drives its socket into one value, so that both end
+//! together. If only the client were dropped, the driver task could wait forever for a reply that
+//! never arrives. The task would keep the socket open, and with the socket the transaction and its
+//! locks on the server.
 
 use std::ops::Deref;
 
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::Client;
 
-/// A connection that is closed when it is dropped, even while a statement is running on it.
+/// A connection to Postgres that closes when its owner drops it, even while a statement runs on it.
 #[derive(Debug)]
 pub(crate) struct Link {
     client: Client,
@@ -22,7 +23,7 @@ impl Link {
         }
     }
 
-    /// Closes the connection now, also for other callers that wait for replies on it.
+    /// Closes the connection now, even if other callers wait for replies on it.
     pub(crate) fn cut(&self) {
         self.driver.abort();
     }

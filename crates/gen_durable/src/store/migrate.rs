@@ -1,6 +1,6 @@
-//! Migrations of the schema. They are numbered, do not change after a release, and are applied
-//! under a lock. The database records the installed version, and the oldest build that can still
-//! work with it.
+//! Migrations of the schema. They are numbered, do not change after a release, and run under an
+//! advisory lock. The table of migrations records the installed version, and the oldest build that
+//! can still work with that version.
 
 use tokio_postgres::Row;
 
@@ -12,7 +12,8 @@ sql!(MIGRATION_LOCK, "migration_lock.sql", [TEXT]);
 sql!(RECORD, "record_migration.sql", [INT4, TEXT, INT4]);
 sql!(UNRECORD, "unrecord_migration.sql", [INT4]);
 
-/// A migration: the SQL that moves the schema up by one version, or down again.
+/// A migration: the SQL that changes the schema from one version to the next, and the SQL that
+/// undoes the change.
 #[derive(Debug)]
 pub(crate) struct Migration {
     pub(crate) version: i32,
@@ -37,33 +38,33 @@ macro_rules! migration {
 }
 
 pub(crate) static MIGRATIONS: &[Migration] = &[
-    // The first migration is generated from crates/gen_durable/schema: see schema/baseline.rs.
+    // The program schema/baseline.rs generates the first migration from crates/gen_durable/schema.
     migration!(1, "0001_baseline", serves 1),
 ];
 
-/// The version that this build was made for.
+/// The schema version that this build was made for.
 pub(crate) const CURRENT: i32 = 1;
 
-/// The deadline of a migration's statements. It is long, because a migration may have to build an
-/// index.
+/// The deadline of a migration's statements. The deadline is long, because a migration may have to
+/// build an index.
 const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);
 
 const GRANTS: &str = include_str!("sql/grants.sql");
 
-/// The installed schema version, and the version of this build.
+/// The installed schema version, and the schema version of this build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MigrationStatus {
-    /// The version in the database; 0 if nothing is installed.
+    /// The schema version in the database; 0 if the schema is not installed.
     pub installed: i32,
-    /// The version that this build was made for.
+    /// The schema version that this build was made for.
     pub current: i32,
     /// The installed schema serves a build that was made for this schema version, and no older
     /// build.
     pub oldest_served: i32,
 }
 
-/// The schema's migrations: `pool.migrations().up(None)`.
+/// The migrations of a pool's schema: `pool.migrations().up(None)`.
 #[derive(Debug, Clone)]
 pub struct Migrations {
     pool: Pool,
@@ -75,7 +76,7 @@ impl Migrations {
     }
 
     /// Migrates the schema up, to version `to` or to the version of this build. Returns the
-    /// versions that were applied.
+    /// versions that it applied.
     ///
     /// # Errors
     ///
@@ -86,7 +87,7 @@ impl Migrations {
     }
 
     /// Migrates the schema down to version `to`. Version 0 removes the whole schema and all its
-    /// data. Returns the versions that were undone.
+    /// data. Returns the versions that it undid.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ impl Migrations {
             .collect())
     }
 
-    /// Returns the installed version, and the version that this build needs.
+    /// Returns the installed schema version, and the schema version that this build needs.
     ///
     /// # Errors
     ///
@@ -135,8 +136,8 @@ impl Migrations {
         check(&self.pool).await
     }
 
-    /// Returns the SQL that migrates from one version to another, up or down, for the migration
-    /// tool of the host.
+    /// Returns the SQL that migrates the schema from one version to another, up or down, for the
+    /// migration tool of the host.
     ///
     /// # Errors
     ///
@@ -156,7 +157,7 @@ impl Migrations {
         grant(&self.pool, runtime, reader).await
     }
 
-    /// Returns the statements of [`grant`](Migrations::grant) as SQL.
+    /// Returns the SQL statements that [`grant`](Migrations::grant) sends.
     ///
     /// # Errors
     ///
@@ -166,8 +167,8 @@ impl Migrations {
     }
 }
 
-/// Migrates the schema up, to `to` or to the version of this build. Returns the versions that were
-/// applied.
+/// Migrates the schema up, to version `to` or to the version of this build. Returns the versions
+/// that it applied.
 pub(crate) async fn up(pool: &Pool, to: Option<i32>) -> Result<Vec<i32>, Error> {
     let to = check_version(to.unwrap_or(CURRENT))?;
     under_lock(pool, move |connection, installed| {
@@ -194,8 +195,8 @@ pub(crate) async fn up(pool: &Pool, to: Option<i32>) -> Result<Vec<i32>, Error> 
     .await
 }
 
-/// Migrates the schema down to `to`; 0 removes the whole schema. Returns the versions that were
-/// undone.
+/// Migrates the schema down to version `to`; 0 removes the whole schema. Returns the versions that
+/// it undid.
 pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
     let to = check_version(to)?;
     under_lock(pool, move |connection, installed| {
@@ -206,8 +207,8 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
                 .rev()
                 .filter(|m| m.version > to && m.version <= installed)
             {
-                // The record of the migration is deleted first, because undoing the first migration
-                // drops the table of migrations.
+                // Deletes the record of the migration before undoing the migration, because undoing
+                // the first migration drops the table of migrations.
                 connection.query(&UNRECORD, &[&migration.version]).await?;
                 connection
                     .batch(&connection.target().render(migration.down))
@@ -220,8 +221,8 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
     .await
 }
 
-/// Returns the installed version, the version of this build, and the oldest version that the schema
-/// serves.
+/// Returns the installed schema version, the schema version of this build, and the oldest version
+/// that the installed schema serves.
 pub(crate) async fn status(pool: &Pool) -> Result<MigrationStatus, Error> {
     let target = pool.inner.target.clone();
     pool.call(move |connection| async move { installed(&connection, target.schema()).await })
@@ -237,7 +238,9 @@ pub(crate) async fn check(pool: &Pool) -> Result<(), Error> {
 
 /// Returns whether a build that was made for `status.current` can work with the installed schema.
 ///
-/// # Errors The schema is missing, is older than the build needs, or no longer serves a build as
+/// # Errors
+///
+/// Fails if the schema is missing, is older than the build needs, or no longer serves a build as
 /// old as this build.
 fn fits(schema: &str, status: &MigrationStatus) -> Result<(), Error> {
     let current = status.current;
@@ -264,7 +267,8 @@ fn fits(schema: &str, status: &MigrationStatus) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the SQL that migrates from one version to another, for the migration tool of the host.
+/// Returns the SQL that migrates the schema from one version to another, for the migration tool of
+/// the host.
 pub(crate) fn print(target: &Target, from: i32, to: i32) -> Result<String, Error> {
     check_version(from)?;
     check_version(to)?;
@@ -310,8 +314,8 @@ pub(crate) fn print(target: &Target, from: i32, to: i32) -> Result<String, Error
     Ok(text)
 }
 
-/// Returns the grants for a role that runs steps (no DDL) and for a role that only reads. The roles
-/// must exist.
+/// Returns the SQL that grants rights to a role that runs steps (no DDL) and to a role that only
+/// reads. Both roles must exist.
 pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<String, Error> {
     for role in [runtime, reader] {
         let plain = !role.is_empty()
@@ -335,7 +339,7 @@ pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<Str
         .replace("\"the_reader\"", &format!("\"{reader}\"")))
 }
 
-/// Executes the grants.
+/// Grants the rights of the runtime role and of the reader role to two existing roles.
 pub(crate) async fn grant(pool: &Pool, runtime: &str, reader: &str) -> Result<(), Error> {
     let text = grants(&pool.inner.target, runtime, reader)?;
     pool.apart(move |connection| async move { connection.batch(&text).await })
@@ -345,16 +349,16 @@ pub(crate) async fn grant(pool: &Pool, runtime: &str, reader: &str) -> Result<()
 
 type Step = futures_util::future::LocalBoxFuture<'static, Result<Vec<i32>, Fault>>;
 
-/// Runs a migration in one transaction under one lock. If many processes migrate at once, one
-/// process applies the migrations, and the other processes find nothing left to do.
+/// Runs migrations in one transaction under one advisory lock. If many processes migrate at once,
+/// one process applies the migrations, and the other processes find nothing left to do.
 async fn under_lock<F>(pool: &Pool, act: F) -> Result<Vec<i32>, Error>
 where
     F: FnOnce(std::rc::Rc<Connection>, i32) -> Step + Send + 'static,
 {
     let target = pool.inner.target.clone();
     pool.call(move |_| async move {
-        // Callers share the pool's connection, so a transaction of several statements uses a
-        // connection of its own.
+        // All callers of the pool share the connections for calls, so a transaction of several
+        // statements opens a connection of its own.
         let own = std::rc::Rc::new(Connection::new(target.clone()));
         own.set_deadline(MIGRATION_DEADLINE);
         own.batch("begin; set local lock_timeout = '30s'").await?;

@@ -1,9 +1,10 @@
-//! The store: the only module that contains SQL. It never calls user code, and it depends on
-//! neither the engine nor the client.
+//! The store: the only module of the crate that contains SQL. The store never calls user code, and
+//! depends on neither the engine nor the client.
 //!
-//! Each file under `sql/` holds one statement. Its header names the callers, the indexes that the
-//! statement needs and the rows that it locks. The hot statements (pick, settle) call functions of
-//! the schema, because a function has planner settings of its own.
+//! Each file under `sql/` holds one statement. The header of the file names the callers of the
+//! statement, the indexes that the statement needs and the rows that it locks. The most frequent
+//! statements (the pick, and the writes of step results) call functions of the schema, because a
+//! function has planner settings of its own.
 
 pub(crate) mod connection;
 pub(crate) mod fault;
@@ -50,35 +51,36 @@ pub(crate) mod timer;
 
 use tokio_postgres::types::Type;
 
-/// A statement: its static text, its name (for the counter and for the cache of prepared
-/// statements), and the types of its parameters. Because the types are given, the statement can
-/// also be sent unnamed, through a pooler that keeps no prepared statements.
+/// An SQL statement: its static text, its name (for the counter and for the cache of prepared
+/// statements), and the types of its parameters. Because the types are known, the store can send
+/// the statement unnamed, through a pooler that keeps no prepared statements.
 #[derive(Debug)]
 pub(crate) struct Sql {
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
     pub(crate) types: &'static [Type],
-    /// True for a statement that is sent often and is safe to plan once: it calls a function that
-    /// pins its own plan, or it reads no table. Every other statement is planned each time it is
-    /// sent, so that no statement keeps a plan that was made while its table was empty.
+    /// True for a statement that the store sends often and that Postgres may safely plan once: it
+    /// calls a function that pins its own plan, or it reads no table. Postgres plans every other
+    /// statement each time the store sends it, so that no statement keeps a plan that was made
+    /// while its table was empty.
     pub(crate) prepared: bool,
-    /// True if the last parameter is the longest time that the statement may wait for each lock.
-    /// Such a statement sets `lock_timeout` itself and needs no BEGIN before it.
+    /// True if the last parameter of the statement is the longest time that it may wait for each
+    /// lock. Such a statement sets `lock_timeout` itself and needs no BEGIN before it.
     pub(crate) bounded: bool,
 }
 
 impl Sql {
-    /// Returns whether the statement commits step results. Such a statement is never cancelled: if
-    /// it were cancelled while it waits for a synchronous standby, Postgres would keep the commit
-    /// locally without the standby, and report it as durable.
+    /// Returns whether the statement commits step results. The store never cancels such a
+    /// statement: if the cancel arrived while the statement waits for a synchronous standby,
+    /// Postgres would keep the commit locally without the standby, and report it as durable.
     pub(crate) fn is_commit(&self) -> bool {
         self.name.starts_with("write_")
     }
 }
 
 /// Declares a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`. `sql!(prepared CLAIM, …)` declares
-/// a statement that is planned once, and `sql!(bounded SIGNAL, …)` such a statement that also
-/// limits its own lock waits.
+/// a statement that Postgres plans once, and `sql!(bounded SIGNAL, …)` declares a prepared
+/// statement that limits its own lock waits.
 macro_rules! sql {
     (prepared $name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
         $crate::store::sql!(@ $name, $file, true, false, [$($kind),*]);

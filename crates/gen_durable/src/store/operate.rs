@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     pub(crate) partition: Option<String>,
 }
 
-/// Enqueues one instance.
+/// Enqueues one new instance of a machine that is given by name.
 pub(crate) async fn enqueue(
     connection: &Connection,
     entry: &Entry,
@@ -52,7 +52,8 @@ pub(crate) async fn enqueue(
     Ok(read_keyed(&rows, 1)?.into_iter().next())
 }
 
-/// Delivers a signal to an instance of any machine.
+/// Delivers a signal to an instance of any machine. The caller passes the name and the payload of
+/// the signal as text.
 pub(crate) async fn deliver(
     connection: &Connection,
     to: &SignalTarget,
@@ -73,8 +74,8 @@ pub(crate) async fn deliver(
     answer(&connection.act_alone(&SIGNAL, params).await?)
 }
 
-/// The queue, priority and due time of an instance that runs again: the pickers are woken for this
-/// instance.
+/// The queue, priority and due time of an instance that became runnable: the caller wakes the
+/// pickers for this instance.
 pub(crate) type WakeRange = (String, i16, Timestamp);
 
 /// Makes a failed, cancelled or stuck instance runnable again. Returns `None` if the instance does

@@ -1,5 +1,5 @@
-//! Lists projection scopes, their runs and their failures for people, page by page. Each page is
-//! read by an index, and begins after the last row of the previous page.
+//! Lists projection scopes, their runs and their failures for people, page by page. Each query
+//! reads its page by an index, and begins after the last row of the previous page.
 
 use super::{
     connection::Param,
@@ -22,17 +22,17 @@ sql!(
     [TEXT, TEXT, TEXT, TEXT, INT8, INT4]
 );
 
-/// The largest number of rows on one page.
+/// The largest number of scopes, runs or failures on one page.
 const PAGE_MAX: usize = 200;
 
-/// Selects scopes of projections.
+/// Selects scopes of projections, and their runs and failures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScopeFilter {
-    /// Only scopes of this projection.
+    /// Selects only scopes of this projection.
     pub projection: Option<String>,
-    /// Only scopes of this tenant.
+    /// Selects only scopes of this tenant.
     pub tenant: Option<String>,
-    /// The largest number of rows on the page, up to 200.
+    /// The largest number of scopes, runs or failures on the page, up to 200.
     pub limit: usize,
 }
 
@@ -112,8 +112,8 @@ impl Inspect {
         .await
     }
 
-    /// Returns events that could not be applied and are not resolved, ordered by projection, tenant
-    /// and position, after `after`.
+    /// Returns events that a projection could not apply and that are not resolved, ordered by
+    /// projection, tenant and log position, after `after`.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Statements of the picker: claims runnable instances, releases claims of steps that have not
-//! begun, and finds the priorities in use.
+//! Statements of the picker: they claim runnable instances, release claims of steps that have not
+//! begun, and find the priorities in use.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -40,8 +40,8 @@ sql!(
 /// before its instances are due, and wakes in time to claim them.
 const PRIORITY_HORIZON_SECONDS: f64 = 60.0;
 
-/// The watermark of one priority: the position in the index at which the next pick begins, because
-/// earlier picks have read everything before it.
+/// The watermark of one priority in a queue: the position in the index of runnable instances at
+/// which the next pick begins, because earlier picks have read all entries before that position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark {
     pub(crate) at: Timestamp,
@@ -49,14 +49,15 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The watermark at the beginning of the index.
+    /// The watermark at the beginning of the index of runnable instances.
     pub(crate) const START: Mark = Mark {
         at: Timestamp::UNIX_EPOCH,
         id: 0,
     };
 }
 
-/// The request of a pick: the queues, how many rows of each, and the ranges of the index to read.
+/// The request of a pick: the queues, how many instances of each queue to claim, and the ranges of
+/// the index to read.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) queues: Vec<String>,
@@ -65,13 +66,13 @@ pub(crate) struct Wanted {
     pub(crate) range_priorities: Vec<i16>,
     pub(crate) range_from: Vec<Timestamp>,
     pub(crate) range_from_id: Vec<i64>,
-    /// How many suspects the pick may also claim: none while this process holds a suspect.
+    /// How many suspects the pick may claim in addition: none while this worker holds a suspect.
     pub(crate) suspects: i32,
 }
 
 impl Wanted {
-    /// Requests up to `room` rows of a queue. Each priority is read from its watermark on, the most
-    /// urgent priority first.
+    /// Requests up to `room` instances of a queue. The pick reads each priority from its watermark
+    /// on, the most urgent priority first.
     pub(crate) fn add(
         &mut self,
         queue: &str,
@@ -89,21 +90,21 @@ impl Wanted {
     }
 }
 
-/// The result of a pick.
+/// The instances that a pick claimed, and the facts that the picker needs for its next pick.
 #[derive(Debug)]
 pub(crate) struct Picked {
     pub(crate) rows: Vec<Claimed>,
-    /// The time of the database at the pick.
+    /// The time of the database when the pick ran.
     pub(crate) now: Timestamp,
-    /// The due time of the next row in the ranges that were read, if every row that is due has been
-    /// claimed.
+    /// The due time of the next instance in the index ranges that the pick read, if the pick
+    /// claimed every instance that is due.
     pub(crate) next_due: Option<Timestamp>,
-    /// The requested queues that are paused.
+    /// The queues of the request that an operator has paused.
     pub(crate) paused: Vec<String>,
 }
 
-/// Claims a batch of rows in one statement and one round trip. The claims have committed when this
-/// function returns.
+/// Claims a batch of instances in one statement and one round trip. The claims have committed when
+/// this function returns.
 pub(crate) async fn claim(
     connection: &Connection,
     wanted: &Wanted,
@@ -140,7 +141,7 @@ pub(crate) async fn claim(
         .iter()
         .map(|row| claimed(row, now))
         .collect::<Result<Vec<_>, _>>()?;
-    // Sorts the rows, because the UPDATE returns them in no particular order.
+    // Sorts the claimed instances, because the UPDATE returns them in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
     Ok(Picked {
         rows,
@@ -150,7 +151,7 @@ pub(crate) async fn claim(
     })
 }
 
-/// An instance that a pick could not claim, and that is set aside as stuck.
+/// An instance that a pick could not claim, and that `set_aside_refused` set aside as stuck.
 #[derive(Debug)]
 pub(crate) struct SetAside {
     pub(crate) id: i64,
@@ -161,7 +162,7 @@ pub(crate) struct SetAside {
 }
 
 /// Finds the instances that make a pick fail, and sets them aside as `stuck`. Returns these
-/// instances. If it returns none, the error of the pick has another cause.
+/// instances. If the function returns none, the error of the pick has another cause.
 pub(crate) async fn set_aside_refused(
     connection: &Connection,
     wanted: &Wanted,
@@ -195,8 +196,8 @@ pub(crate) async fn set_aside_refused(
         .collect()
 }
 
-/// Returns the priorities in use, by queue. A queue has at most 65,536 priorities, and all that are
-/// in use are returned.
+/// Returns the priorities in use, by queue. A queue has at most 65,536 priorities, and the function
+/// returns all that are in use.
 pub(crate) async fn priorities(
     connection: &Connection,
     queues: &[String],
@@ -209,9 +210,9 @@ pub(crate) async fn priorities(
         .collect()
 }
 
-/// Releases claims before their step has begun; no attempt is used up. Returns how many instances
-/// were released: instances that this worker still held, and instances that were cancelled while it
-/// held them.
+/// Releases claims of instances before their steps have begun; the release uses up no attempt.
+/// Returns how many instances the function released: instances that this worker still held, and
+/// instances that a caller cancelled while this worker held them.
 pub(crate) async fn release_claims(
     connection: &Connection,
     claims: &[Claim],

@@ -1,5 +1,5 @@
-//! The pool of connections that a host opens to the database: a few for calls, divided by how long
-//! a call may wait, and a few for transactions.
+//! The pool of connections that a host opens to the database: a few for calls, in classes by how
+//! long a call may wait, and a few for transactions.
 
 use std::{
     cell::RefCell,
@@ -29,13 +29,13 @@ use crate::{
     wake::Wake,
 };
 
-/// How many transactions may be open at once, unless the settings of an engine, or the host, set
-/// another number. Each connection is opened when it is first needed.
+/// How many transactions of a pool may be open at once, unless the settings of an engine, or the
+/// host, set another number. The pool opens each connection when a transaction first needs it.
 pub(crate) const TRANSACTIONS: usize = 10;
-/// How long a caller waits for a free connection on which to begin a transaction.
+/// How long a caller waits for a free connection of the pool on which to begin a transaction.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A database and a schema in it. Cheap to clone; all clones share their connections.
+/// A database and a schema in it. A `Pool` is cheap to clone; all clones share their connections.
 ///
 /// ```no_run
 /// # async fn demo() -> Result<(), gen_durable::Error> {
@@ -50,25 +50,27 @@ pub struct Pool {
 
 pub(crate) struct Inner {
     pub(crate) target: Arc<Target>,
-    /// The channel to the thread that makes the calls. Calls have a thread of their own, because on
-    /// a multi-threaded runtime, a switch between threads for every protocol message costs more
-    /// than the statement.
+    /// The channel to the thread that makes the calls of the pool. Calls have a thread of their
+    /// own, because on a multi-threaded runtime, a switch between threads for every protocol
+    /// message costs more than the statement.
     calls: mpsc::UnboundedSender<(Route, Call)>,
-    /// The runtime of the thread that makes the calls. It also drives the connections of
+    /// The runtime of the thread that makes the calls. The same runtime drives the connections of
     /// transactions.
     pub(crate) runtime: tokio::runtime::Handle,
-    /// Open connections without a transaction, on which a transaction can begin. The mutex is never
-    /// held over an await.
+    /// Open connections without a transaction, on which a transaction can begin. No code holds the
+    /// mutex over an await.
     idle: Mutex<Vec<Link>>,
-    /// Permits for transactions, and the total number of permits. The mutex is held only briefly.
+    /// Permits for transactions of the pool, and the total number of permits. Code holds the mutex
+    /// of the total only briefly.
     permits: Arc<Semaphore>,
     transactions: Mutex<usize>,
-    /// Engines of this process, woken when work is enqueued through this pool.
+    /// The wakes of the engines of this process. A client wakes them after it enqueued instances
+    /// through this pool.
     wakes: Mutex<Vec<Weak<Wake>>>,
-    /// Requests of single callers, gathered for the next shared statement.
+    /// Requests of single callers that the pool gathers for the next shared statement.
     pub(crate) gathers: Gathers,
-    /// Engines of this process, woken when events are appended through this pool; see
-    /// `store/events.rs`.
+    /// The wakes of the engines of this process that a client wakes after it appended events
+    /// through this pool; see `store/events.rs`.
     pub(crate) log: LogWakes,
     /// Limits and hooks that an engine may set for all clients of the pool.
     pub(crate) limits: Mutex<Limits>,
@@ -81,27 +83,30 @@ pub(crate) struct Limits {
     pub(crate) traceparent: Option<fn() -> Option<String>>,
 }
 
-/// Selects the connection that carries a call. Each connection is opened when it is first needed.
+/// The connection class of a call, which selects the connection that carries the call. The pool
+/// opens each connection when a call first needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Statements that read by a key and wait for no lock of a caller. They are pipelined on one
-    /// connection.
+    /// The connection class for statements that read by a key and wait for no lock of a caller.
+    /// These statements are pipelined on one connection.
     Call,
-    /// Statements that may wait for a lock that another transaction holds. They are pipelined on
-    /// one connection, and each waits for a lock only briefly ([`Connection::act`]).
+    /// The connection class for statements that may wait for a lock that another transaction holds.
+    /// These statements are pipelined on one connection, and each waits for a lock only briefly
+    /// ([`Connection::act`]).
     Act,
-    /// Statements of any duration, such as queries for people and large batches. Each such
-    /// statement has one of [`APART_MAX`] connections to itself.
+    /// The connection class for statements of any duration, such as queries for people and large
+    /// batches. Each such statement has one of [`APART_MAX`] connections to itself.
     Apart,
-    /// Calls of the loops of an engine. They never wait behind calls of the host.
+    /// The connection class for calls of the loops of an engine. Such a call never waits behind a
+    /// call of the host.
     Engine,
 }
 
-/// The number of statements of any duration that run at the same time. A further statement waits
-/// until one of these has ended.
+/// The number of statements of the connection class `Apart` that run at the same time. A further
+/// statement waits until one of them has ended.
 pub(crate) const APART_MAX: usize = 3;
-/// The largest number of connections that a pool opens for calls. Connections for transactions and
-/// for engines are not counted.
+/// The largest number of connections that a pool opens for calls of the host. Connections for
+/// transactions and for engines are not counted.
 pub(crate) const CALLS_MAX: usize = 2 + APART_MAX;
 
 type Call = Box<dyn FnOnce(Rc<Connection>) -> LocalBoxFuture<'static, ()> + Send>;
@@ -177,8 +182,8 @@ impl Pool {
     }
 
     /// Creates a pool for the same database and schema, with connections of its own that have this
-    /// application name. Use it for reads that must not delay other work. It connects when it is
-    /// first used.
+    /// application name. Use the new pool for reads that must not delay other work. The new pool
+    /// connects when a caller first uses it.
     ///
     /// # Errors
     ///
@@ -187,18 +192,19 @@ impl Pool {
         Pool::on(self.inner.target.beside(application_name), 1)
     }
 
-    /// Returns how often each statement was sent through this pool, by name.
+    /// Returns how often callers sent each statement through this pool, by the name of the
+    /// statement.
     pub fn statements(&self) -> BTreeMap<&'static str, u64> {
         self.inner.target.sent()
     }
 
-    /// Returns the name of the schema.
+    /// Returns the name of the schema that this pool uses.
     pub fn schema(&self) -> &str {
         self.inner.target.schema()
     }
 
-    /// Migrates the schema up to the version of this build. Many processes may call it at once. If
-    /// the schema is current, it does nothing.
+    /// Migrates the schema up to the version of this build. Many processes may call this function
+    /// at once. If the schema has that version, the function does nothing.
     ///
     /// # Errors
     ///
@@ -253,8 +259,8 @@ impl Pool {
     }
 
     async fn begin_on_a_connection(&self) -> Result<Link, Fault> {
-        // An idle connection may have broken since it was last used. If all idle connections are
-        // broken, the pool opens a new one.
+        // An idle connection may have broken since a transaction last used it. If all idle
+        // connections are broken, the pool opens a new connection.
         while let Some(client) = self.inner.take_idle() {
             if !client.is_closed() && begin(&client, &self.inner.target).await.is_ok() {
                 return Ok(client);
@@ -262,15 +268,15 @@ impl Pool {
         }
         let (client, driver) = self.inner.target.connect().await?;
         let client = Link::new(client, &self.inner.runtime.spawn(driver));
-        // Nothing has been written yet, so a failure of BEGIN is an outage and never an unknown
-        // commit outcome.
+        // The transaction has written nothing yet, so a failure of BEGIN is an outage of the
+        // database and never an unknown commit outcome.
         begin(&client, &self.inner.target)
             .await
             .map_err(|fault| Fault::Away(fault.message().to_owned()))?;
         Ok(client)
     }
 
-    /// Runs a statement that reads by a key and waits for no lock.
+    /// Runs a statement of the connection class `Call`: it reads by a key and waits for no lock.
     pub(crate) async fn call<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -280,7 +286,8 @@ impl Pool {
         self.on_route(Route::Call, act).await
     }
 
-    /// Runs statements that may wait for a lock of another transaction.
+    /// Runs statements of the connection class `Act`, which may wait for a lock of another
+    /// transaction.
     pub(crate) async fn act<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -290,7 +297,7 @@ impl Pool {
         self.on_route(Route::Act, act).await
     }
 
-    /// Runs statements that may take long.
+    /// Runs statements of the connection class `Apart`, which may take long.
     pub(crate) async fn apart<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -300,7 +307,7 @@ impl Pool {
         self.on_route(Route::Apart, act).await
     }
 
-    /// Runs a statement of the loops of an engine.
+    /// Runs a statement for a loop of an engine, on the connection class `Engine`.
     pub(crate) async fn call_for_engine<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -318,8 +325,7 @@ impl Pool {
     {
         let (answer, answer_received) = oneshot::channel();
         self.post(route, move |connection| async move {
-            // The send fails if the caller has dropped its future. The statement has run in that
-            // case too.
+            // The send fails if the caller has dropped its future. The statement has run even then.
             drop(answer.send(act(connection).await));
         })?;
         answer_received
@@ -327,7 +333,8 @@ impl Pool {
             .map_err(|_| Error::broken("the database thread of the pool has ended"))
     }
 
-    /// Sends a call to the thread that makes the calls, and does not wait for the result.
+    /// Sends a call to the thread that makes the calls, and does not wait for the outcome of the
+    /// call.
     pub(crate) fn post<F, Fut>(&self, route: Route, act: F) -> Result<(), Error>
     where
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
@@ -340,7 +347,8 @@ impl Pool {
             .map_err(|_| Error::broken("the database thread of the pool has ended"))
     }
 
-    /// Registers an engine of this process, to be woken when work is enqueued through this pool.
+    /// Registers an engine of this process. Clients wake the engine after they enqueued instances
+    /// through this pool.
     pub(crate) fn subscribe(&self, wake: &Arc<Wake>) {
         let mut wakes = self
             .inner
@@ -351,7 +359,7 @@ impl Pool {
         wakes.push(Arc::downgrade(wake));
     }
 
-    /// Returns the registered engines.
+    /// Returns the wakes of the registered engines of this process.
     pub(crate) fn wakes(&self) -> Vec<Arc<Wake>> {
         self.inner
             .wakes
@@ -382,7 +390,8 @@ impl Pool {
             .limits
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = limits;
-        // If two engines use one pool, the larger number of transactions applies.
+        // If two engines use one pool, the pool uses the larger of their two numbers of
+        // transactions.
         let mut all = self
             .inner
             .transactions
@@ -425,7 +434,8 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Starts the thread that makes calls. The thread ends when the last clone of the pool is dropped.
+/// Starts the thread that makes the calls of a pool. The thread ends when the last clone of the
+/// pool is dropped.
 fn start_calls(
     target: Arc<Target>,
     mut calls: mpsc::UnboundedReceiver<(Route, Call)>,
@@ -445,8 +455,8 @@ fn start_calls(
                 let engine_connection = Rc::new(Connection::new(target.clone()));
                 let apart = Rc::new(Apart::new(target));
                 while let Some((route, call)) = calls.recv().await {
-                    // Concurrent calls of a route share a connection, and their statements are
-                    // pipelined.
+                    // Concurrent calls of the connection class `Call`, `Act` or `Engine` share the
+                    // connection of that class, and their statements are pipelined.
                     match route {
                         Route::Call => tokio::task::spawn_local(call(call_connection.clone())),
                         Route::Act => tokio::task::spawn_local(call(act_connection.clone())),
@@ -466,8 +476,9 @@ fn start_calls(
     Ok(handle)
 }
 
-/// Connections that serve one call at a time. The connection that was used last is used next, so
-/// that a second connection is opened only if two calls overlap.
+/// The connections of the class `Apart`, each of which serves one call at a time. The next call
+/// uses the connection that was used last, so that the pool opens a second connection only if two
+/// calls overlap.
 struct Apart {
     target: Arc<Target>,
     free: RefCell<Vec<Rc<Connection>>>,
@@ -484,7 +495,7 @@ impl Apart {
     }
 
     async fn take(self: &Rc<Self>) -> Own {
-        // The semaphore is never closed, so `acquire` does not fail.
+        // No code closes the semaphore, so `acquire` does not fail.
         if let Ok(permit) = self.permits.acquire().await {
             permit.forget();
         }
@@ -497,8 +508,8 @@ impl Apart {
     }
 }
 
-/// A connection that one call uses alone. The connection is returned to `Apart` however the call
-/// ends.
+/// A connection that one call uses alone. When the call ends, in whatever way, `drop` returns the
+/// connection to `Apart`.
 struct Own {
     connection: Rc<Connection>,
     all: Rc<Apart>,

@@ -1,5 +1,5 @@
-//! Statements of a projection scope: opens and closes a batch of events, and records failures. The
-//! queries for operators are in `scopes`.
+//! Statements about a projection scope: they open and close a batch of events, and record failures.
+//! The queries for operators are in the module `scopes`.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
@@ -52,21 +52,21 @@ sql!(NOTE_DIGEST, "digest_note.sql", [TEXT, TEXT, BYTEA, INT8]);
 
 const DIGEST: &str = include_str!("sql/digest.sql");
 
-/// A row of the log, before it is decoded into an event type.
+/// An event of the log, before a projection decodes it into an event type.
 #[derive(Debug, Clone)]
 pub(crate) struct LogRow {
     pub(crate) position: i64,
     pub(crate) at: Timestamp,
     pub(crate) name: String,
     pub(crate) version: i32,
-    /// `None` if this projection does not read events of this name.
+    /// The payload of the event. `None` if this projection does not read events of this name.
     pub(crate) payload: Option<String>,
     pub(crate) headers: Option<String>,
     pub(crate) instance_id: Option<i64>,
     pub(crate) step: Option<String>,
 }
 
-/// Reads the event from the last eight columns of a result, which begin at `from`.
+/// Reads the event from the last eight columns of a result row, which begin at column `from`.
 pub(super) fn log_row(row: &Row, from: usize) -> Result<LogRow, Fault> {
     Ok(LogRow {
         position: column(row, from)?,
@@ -80,7 +80,7 @@ pub(super) fn log_row(row: &Row, from: usize) -> Result<LogRow, Fault> {
     })
 }
 
-/// The request that opens a batch.
+/// The parameters with which a worker opens a batch of events of a scope.
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) tenant: &'a str,
@@ -90,29 +90,32 @@ pub(crate) struct Ask<'a> {
     pub(crate) names: &'a [&'static str],
     pub(crate) limit: i32,
     pub(crate) bytes: i64,
-    /// The position of one parked event to redrive, instead of the next events.
+    /// The log position of one parked event to redrive, instead of the next events of the log.
     pub(crate) redrive: Option<i64>,
     /// Whether to open the batch even if another worker has recently moved the cursor of the scope
     /// and still owns the scope.
     pub(crate) force: bool,
 }
 
-/// Whether this worker may apply the next batch, and if not, why.
+/// Whether this worker may apply the next batch of events of a scope, and if not, why.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     Go,
-    /// Another transaction holds a lock on the row of the scope.
+    /// Another transaction holds a lock on the row of the scope, so this worker cannot open a
+    /// batch.
     Locked,
     /// Another worker has recently moved the cursor of the scope, and owns the scope for a few
     /// seconds.
     Theirs,
-    /// An older version of the projection wrote the rows of the projection's table.
+    /// An older version of the projection wrote the rows of the projection's table, so this worker
+    /// does not apply the batch.
     Outdated,
-    /// A newer version of the projection wrote the rows of the projection's table.
+    /// A newer version of the projection wrote the rows of the projection's table, so this worker
+    /// does not apply the batch.
     Newer,
     Halted,
-    /// The parked event cannot be applied again now, because the cursor has not reached it or a run
-    /// is open; or the event is no longer parked.
+    /// The worker cannot redrive the parked event now: the cursor of the scope has not reached the
+    /// event, a run of the scope is open, or the event is no longer parked.
     Blocked,
     Waiting(f64),
 }
@@ -130,7 +133,7 @@ pub(crate) struct Opened {
     pub(crate) events: Vec<LogRow>,
 }
 
-/// Opens a batch: locks the row of the scope, and reads the next events.
+/// Opens a batch of a scope: locks the row of the scope, and reads the next events of its log.
 pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
     let params: &[Param<'_>] = &[
         &ask.tenant,
@@ -190,8 +193,8 @@ pub(crate) struct Move {
     pub(crate) applied: i64,
 }
 
-/// Closes a batch: moves the cursor of the scope. Returns `false` if the cursor is no longer at the
-/// position at which the batch began; the caller must then roll the transaction back.
+/// Closes a batch of a scope: moves the cursor of the scope. Returns `false` if the cursor is no
+/// longer at the position at which the batch began; the caller must then roll the transaction back.
 pub(crate) async fn close(
     tx: &mut Tx,
     target: &Target,
@@ -229,8 +232,9 @@ pub(crate) enum Fate {
     Park,
 }
 
-/// Records, in a transaction of its own, that an event could not be applied. Returns `false` if the
-/// cursor of the scope has moved in the meantime.
+/// Records, in a transaction of its own, that a projection could not apply an event. Returns
+/// `false` if another transaction has moved the cursor of the scope since the worker read the
+/// event.
 pub(crate) async fn fail(
     connection: &Connection,
     (tenant, projection): (&str, &str),
@@ -253,34 +257,35 @@ pub(crate) async fn fail(
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// A projection of this build: its name, its version, and whether it can work on rows that an older
-/// version wrote.
+/// A projection of this build: its name, its version, and whether the projection can work on rows
+/// that an older version wrote.
 pub(crate) type Swept = (&'static str, i32, bool);
 
-/// The pace of the pass over all tenants that finds scopes behind their log.
+/// The pace of the pass over all tenants that finds scopes with a cursor behind the end of their
+/// log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk {
-    /// The number of tenants in a page.
+    /// The number of tenants in one page of the pass over all tenants.
     pub(crate) page: i32,
-    /// The pauses after a page of tenants and after the last page.
+    /// How long the pass over all tenants pauses after a page of tenants, and after the last page.
     pub(crate) pause_seconds: f64,
     pub(crate) idle_seconds: f64,
-    /// Whether to read all tenants at once, wherever the last page ended. For tests.
+    /// Whether the pass reads all tenants at once, wherever its last page ended. Only tests set it.
     pub(crate) all: bool,
 }
 
-/// The scopes with pending work that a search has found.
+/// The scopes with events to apply that the pass over the tenants has found.
 #[derive(Debug, Default)]
 pub(crate) struct Behind {
-    /// The tenant and the projection of each scope.
+    /// The tenant and the projection of each scope with events to apply.
     pub(crate) scopes: Vec<(String, String)>,
-    /// Whether there is another page of tenants.
+    /// Whether the pass over all tenants has another page to read.
     pub(crate) more: bool,
 }
 
-/// Finds scopes of these projections that are due for a retry, and scopes that are behind their log
-/// among the next page of tenants. Leaves out scopes that another worker owns. If another worker is
-/// reading a page of tenants, it reads none.
+/// Finds the scopes of these projections that are due for a retry, and the scopes with a cursor
+/// behind the end of their log among the next page of tenants. Leaves out scopes that another
+/// worker owns. While another worker reads a page of tenants, this call reads no page.
 pub(crate) async fn behind(
     connection: &Connection,
     swept: &[Swept],
@@ -316,7 +321,7 @@ pub(crate) async fn behind(
     Ok(found)
 }
 
-/// The cursor of a scope.
+/// The cursor of a scope: how far the projection has applied the log, and in which state.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor {
     pub(crate) position: i64,
@@ -359,8 +364,8 @@ pub(crate) async fn cursor_in(
     read_cursor(&query_in(tx, target, &CURSOR, &[&tenant, &projection]).await?)
 }
 
-/// Makes the transaction use one snapshot for all its following statements, including the
-/// statements of the projection.
+/// Makes the transaction use one snapshot for all its later statements, including the statements of
+/// the projection.
 pub(crate) async fn one_snapshot(tx: &mut Tx, target: &Target) -> Result<(), Fault> {
     within_timeout(
         target,
@@ -369,7 +374,7 @@ pub(crate) async fn one_snapshot(tx: &mut Tx, target: &Target) -> Result<(), Fau
     .await
 }
 
-/// Returns the digest of the rows that a query of the projection returns.
+/// Returns the digest of the rows that a query of a projection returns.
 pub(crate) async fn digest(
     tx: &Tx,
     query: &str,
@@ -396,8 +401,8 @@ pub(crate) async fn note_digest(
         .map(drop)
 }
 
-/// Lets a scope continue if it is halted or waits for a retry. Returns whether the scope was in
-/// such a state.
+/// Lets a scope continue that is halted or waits for a retry. Returns whether the scope was in one
+/// of these two states.
 pub(crate) async fn retry(
     connection: &Connection,
     tenant: &str,
@@ -409,7 +414,7 @@ pub(crate) async fn retry(
         .is_empty())
 }
 
-/// Marks parked events to be tried again. Returns how many were marked.
+/// Marks parked events of a scope for a redrive. Returns how many events it marked.
 pub(crate) async fn redrive(
     connection: &Connection,
     tenant: &str,
@@ -422,7 +427,7 @@ pub(crate) async fn redrive(
         .len())
 }
 
-/// Returns parked events that an operator has marked to be tried again.
+/// Returns the parked events that an operator has marked for a redrive.
 pub(crate) async fn redrives(
     connection: &Connection,
     projections: &[&'static str],
@@ -433,8 +438,8 @@ pub(crate) async fn redrives(
         .collect()
 }
 
-/// Records, in the transaction that applied it, that a parked event was applied. Returns `false` if
-/// the event was not parked any more.
+/// Records that a redrive has applied a parked event, in the transaction that applied the event.
+/// Returns `false` if the event was not parked any more.
 pub(crate) async fn redriven(
     tx: &mut Tx,
     target: &Target,
@@ -444,7 +449,7 @@ pub(crate) async fn redriven(
     Ok(!query_in(tx, target, &REDRIVEN, params).await?.is_empty())
 }
 
-/// Records that a parked event failed again.
+/// Records that a redrive of a parked event failed.
 pub(crate) async fn redrive_failed(
     connection: &Connection,
     (tenant, projection, position): (&str, &str, i64),
@@ -457,7 +462,7 @@ pub(crate) async fn redrive_failed(
 }
 
 /// Sets the version of a scope to the version of a newer build. The newer build continues with the
-/// existing rows.
+/// existing rows of the scope.
 pub(crate) async fn go_on(
     connection: &Connection,
     tenant: &str,
@@ -470,7 +475,7 @@ pub(crate) async fn go_on(
         .map(drop)
 }
 
-/// Returns the names of all projections that read the log of any tenant.
+/// Returns the names of all projections that have a scope for any tenant.
 pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault> {
     connection
         .query(&NAMES, &[])
@@ -480,8 +485,8 @@ pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault>
         .collect()
 }
 
-/// Records that scopes are due for a rebuild, for one tenant or for all. The projections are given
-/// by name and version, and do not write to rows of an older version.
+/// Records that scopes are due for a rebuild, for one tenant or for all. The caller names the
+/// projections and their versions; these projections do not write to rows of an older version.
 pub(crate) async fn offer(
     connection: &Connection,
     builds: &[(&'static str, i32)],

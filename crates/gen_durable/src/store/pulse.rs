@@ -1,5 +1,5 @@
-//! Reads numbers about throughput and backlog: how many instances settle, are enqueued and wait,
-//! and which errors occur. Every query reads a bounded number of rows.
+//! Reads numbers about throughput and backlog: how many instances settle, arrive and wait, and
+//! which errors occur. Every query reads a bounded number of rows.
 
 use jiff::Timestamp;
 
@@ -17,7 +17,7 @@ sql!(BACKLOG, "backlog.sql", [INT4]);
 sql!(ERRORS, "failure_groups.sql", [INT4]);
 sql!(ESTIMATE, "estimate.sql", []);
 
-/// The counts of this module stop at this number.
+/// The largest number to which the queries of this module count instances.
 pub(crate) const COUNTED_MAX: i32 = 10_001;
 /// The largest number of settled or newly enqueued instances that one query reads.
 const SAMPLED_MAX: i32 = 20_000;
@@ -28,57 +28,58 @@ const ERRORS_MAX: i32 = 5_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finished {
-    /// Seconds since 1970.
+    /// The second in which the instances settled, in seconds since 1970.
     pub second: i64,
-    /// The name of the machine.
+    /// The name of the machine of the instances that settled.
     pub machine: String,
     /// The status in which the instances settled.
     pub status: Status,
-    /// The class of the time from enqueue until the instances settled: at least 2^(class/4)
-    /// milliseconds.
+    /// The class of the time from the enqueue of the instances until they settled: at least
+    /// 2^(class/4) milliseconds.
     pub class: i32,
-    /// The number of instances.
+    /// The number of instances of this machine, status and class that settled in this second.
     pub count: i64,
 }
 
-/// Instances that were enqueued within one second.
+/// Instances that callers enqueued within one second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Arrived {
-    /// Seconds since 1970.
+    /// The second in which callers enqueued the instances, in seconds since 1970.
     pub second: i64,
-    /// The number of instances.
+    /// The number of instances that were enqueued in this second.
     pub count: i64,
-    /// The largest id among these instances.
+    /// The largest id among the instances that were enqueued in this second.
     pub newest: i64,
 }
 
-/// A queue and its backlog.
+/// A queue of instances and its backlog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backlog {
-    /// The name of the queue.
+    /// The name of the queue of instances.
     pub queue: String,
-    /// Since when the queue is paused, if it is.
+    /// Since when the queue is paused. `None`: the queue is not paused.
     pub paused_at: Option<Timestamp>,
     /// The operator that paused the queue.
     pub paused_by: Option<String>,
-    /// The number of instances that are due and wait for a worker, counted up to 10,001 for each
-    /// priority.
+    /// The number of instances of the queue that are due and wait for a worker, counted up to
+    /// 10,001 for each priority.
     pub due: i64,
-    /// The earliest due time among the instances that are due.
+    /// The earliest due time among the instances of the queue that are due.
     pub oldest: Option<Timestamp>,
-    /// The number of instances that are due later, counted up to 10,001 for each priority.
+    /// The number of instances of the queue that become due later, counted up to 10,001 for each
+    /// priority.
     pub later: i64,
-    /// The earliest due time among the instances that are due later.
+    /// The earliest due time among the instances of the queue that become due later.
     pub next: Option<Timestamp>,
-    /// The number of instances that run now.
+    /// The number of instances of the queue that workers run now.
     pub executing: i64,
     /// The number of live workers that serve the queue.
     pub workers: i64,
 }
 
-/// An error text, and the number of instances that failed with it.
+/// An error text, and the number of instances that failed with this error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -86,32 +87,33 @@ pub struct FailureGroup {
     pub machine: String,
     pub step: String,
     pub status: Status,
-    /// The beginning of the error text.
+    /// The beginning of the error text of these instances.
     pub error: Option<String>,
     pub count: i64,
     pub first_at: Timestamp,
     pub last_at: Timestamp,
-    /// The newest instance with this error.
+    /// The id of the newest instance with this error.
     pub newest: i64,
 }
 
-/// Estimates from the statistics of the database, which are read without counting rows.
+/// Estimates of the number of instances and of their size, read from the statistics of the database
+/// without counting rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Estimate {
     /// The current time of the schema's clock.
     pub now: Timestamp,
-    /// The approximate number of stored instances.
+    /// The approximate number of instances in the database.
     pub instances: i64,
-    /// The size of the stored instances on disk, indexes included.
+    /// The size of the table `instances` on disk, including its indexes.
     pub bytes: i64,
-    /// The number of live workers.
+    /// The number of workers with a valid lease.
     pub workers: i64,
 }
 
 impl Inspect {
-    /// Counts the instances that settled since this time, grouped by second. It reads the newest
-    /// 20,000 instances.
+    /// Counts the instances that settled since this time, grouped by second. The query reads at
+    /// most the newest 20,000 instances.
     ///
     /// # Errors
     ///
@@ -135,7 +137,7 @@ impl Inspect {
     }
 
     /// Counts the instances that were enqueued after the instance with the id `after`, grouped by
-    /// second. It reads the newest 20,000 instances.
+    /// second. The query reads at most the newest 20,000 instances.
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl Inspect {
         .await
     }
 
-    /// Counts the instances by machine, step and status, at most 10,001 of each status. Instances
-    /// that are done are left out.
+    /// Counts the instances by machine, step and status, at most 10,001 of each status. Leaves out
+    /// instances with the status `done`.
     ///
     /// # Errors
     ///
@@ -180,7 +182,8 @@ impl Inspect {
         .await
     }
 
-    /// Returns the queues that workers serve, that have waiting instances, or that are paused.
+    /// Returns the queues that workers serve, the queues with waiting instances, and the paused
+    /// queues, each with its backlog.
     ///
     /// # Errors
     ///
@@ -233,7 +236,8 @@ impl Inspect {
         .await
     }
 
-    /// Returns the time of the schema's clock, and an estimate of how many instances are stored.
+    /// Returns the time of the schema's clock, and an estimate of the number of instances in the
+    /// database.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Statements about queues: pauses, resumes and counts them. Also retries stuck instances.
+//! Statements about queues of instances: they pause, resume and count queues. One more statement
+//! retries stuck instances.
 
 use super::{connection::Connection, fault::Fault, row::column, sql};
 
@@ -11,17 +12,17 @@ sql!(
     [TEXT_ARRAY, INT8, INT4, INT8_ARRAY]
 );
 
-/// Pauses a queue: no worker claims instances of the queue until it is resumed.
+/// Pauses a queue: no worker claims instances of the queue until an operator resumes it.
 pub(crate) async fn pause(connection: &Connection, queue: &str, by: &str) -> Result<(), Fault> {
     connection.act_alone(&PAUSE, &[&queue, &by]).await.map(drop)
 }
 
-/// Resumes a queue. Returns whether the queue was paused.
+/// Resumes a paused queue. Returns whether the queue was paused.
 pub(crate) async fn resume(connection: &Connection, queue: &str) -> Result<bool, Fault> {
     Ok(!connection.act_alone(&RESUME, &[&queue]).await?.is_empty())
 }
 
-/// Returns how many rows of a queue are due, counted up to 10,001.
+/// Returns how many instances of a queue are due, counted up to 10,001.
 pub(crate) async fn depth(
     connection: &Connection,
     queue: &str,
@@ -31,10 +32,10 @@ pub(crate) async fn depth(
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// Retries one page of stuck rows after this id: the rows at steps that this build knows (`steps`).
-/// It leaves out the rows in `undecodable`, which this process has failed to decode, and rows that
-/// are stuck because workers crashed while they ran them. Returns the last id of the page (`None`:
-/// there are no more rows) and how many rows became runnable.
+/// Retries one page of stuck instances after this id: the instances at steps that this build knows
+/// (`steps`). Leaves out the instances in `undecodable`, which this process has failed to decode,
+/// and instances that are stuck because workers crashed while they ran them. Returns the last id of
+/// the page (`None`: there are no more stuck instances) and how many instances became runnable.
 pub(crate) async fn retry_stuck(
     connection: &Connection,
     steps: &[String],

@@ -1,4 +1,4 @@
-//! Finds the outcome of commits after their replies were lost.
+//! Finds the outcome of commits of step results after the replies to the commits were lost.
 
 use std::collections::HashMap;
 
@@ -13,24 +13,24 @@ use super::{
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
 sql!(INPUTS, "inputs.sql", [INT8_ARRAY, INT8_ARRAY, INT8_ARRAY]);
 
-/// The outcome of a commit that was sent and got no reply.
+/// The outcome of a commit of a step result that the worker sent and got no reply to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// The commit has happened.
+    /// The commit of the step result has happened.
     Committed,
-    /// The commit has not happened, and this worker still has the claim, so it sends the commit
-    /// again.
+    /// The commit of the step result has not happened, and this worker still has the claim, so the
+    /// worker sends the commit again.
     Ours,
-    /// This worker no longer has the claim, or the row is deleted. After such a change, the row
-    /// does not show whether the commit happened.
+    /// This worker no longer has the claim, or the instance's row is deleted. The row no longer
+    /// shows whether the commit happened.
     Stale,
-    /// Another transaction has locked the row, possibly the transaction of the lost connection, so
-    /// the worker asks again later.
+    /// Another transaction has locked the instance's row, possibly the transaction of the lost
+    /// connection, so the worker asks again later.
     Held,
 }
 
-/// Finds the outcome of commits that got no reply. It waits for no lock, and returns `Held` for a
-/// locked row.
+/// Finds the outcome of commits of step results that got no reply. The statement waits for no lock,
+/// and the function returns `Held` for a locked row.
 pub(crate) async fn resolve(
     connection: &Connection,
     claims: &[Claim],
@@ -61,12 +61,12 @@ pub(crate) async fn resolve(
         .collect())
 }
 
-/// Reads the inputs of the next steps of these claims, after their commits were found to have
-/// happened. A claim that was lost in the meantime is left out.
+/// Reads the inputs of the next steps of these claims, after [`resolve`] found that their commits
+/// have happened. Leaves out a claim that this worker has lost since then.
 ///
-/// The inputs are read in a statement of their own, after [`resolve`]. The statement of `resolve`
-/// reads the newest version of each row that it locks, but its snapshot may be older than the
-/// commit that it finds there, and would show signals that the commit has consumed.
+/// The inputs need a statement of their own, after [`resolve`]. The statement of `resolve` reads
+/// the newest version of each row that it locks, but its snapshot may be older than the commit that
+/// it finds there, and would show signals that the commit has consumed.
 pub(crate) async fn inputs(
     connection: &Connection,
     claims: &[Claim],

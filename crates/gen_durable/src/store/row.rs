@@ -1,22 +1,22 @@
-//! Rust values for rows of the database.
+//! Rust values for rows of the database: claimed instances, claims, and columns of result rows.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::FromSql};
 
 use super::fault::Fault;
 
-/// An instance that this process has claimed.
+/// An instance that this worker has claimed.
 #[derive(Debug, Clone)]
 pub(crate) struct Claimed {
     pub(crate) id: i64,
     pub(crate) machine: String,
     pub(crate) machine_version: u16,
     pub(crate) step: String,
-    /// The data of the step, as JSON; `None` for a unit variant.
+    /// The data of the instance's step, as JSON; `None` for a unit variant of the step enum.
     pub(crate) data: Option<String>,
     pub(crate) state: String,
     pub(crate) attempt: u32,
-    /// The number of runs of this step that have failed.
+    /// The number of executions of the instance's current step that have failed.
     pub(crate) failures: u32,
     pub(crate) claim_epoch: i64,
     pub(crate) step_seq: i64,
@@ -27,29 +27,30 @@ pub(crate) struct Claimed {
     pub(crate) tenant: String,
     pub(crate) traceparent: Option<String>,
     /// True if the instance has a partition key or is in a lane. Lanes and partition keys promise
-    /// that no two steps run at the same time, so the step of such an instance is stopped when the
-    /// worker's lease expires.
+    /// that no two steps run at the same time, so the worker stops the step of such an instance
+    /// when the worker's lease expires.
     pub(crate) keyed: bool,
-    /// True if this worker, as the lane worker, runs the instance without a claim. The row stays
-    /// `queued` until the step has run for a while.
+    /// True if this worker, as the lane worker, runs the instance without a claim. The status of
+    /// the instance stays `queued` until the step has run for a while.
     pub(crate) unclaimed: bool,
     pub(crate) crash_count: i16,
-    /// The names of the signals that the instance waited for before this step.
+    /// The names of the signals that the instance waited for before its current step.
     pub(crate) awaits: Option<Vec<String>>,
-    /// The signals in its inbox, as JSON: [[id, name, payload], …].
+    /// The signals in the inbox of the instance, as JSON: [[id, name, payload], …].
     pub(crate) inbox: Option<String>,
-    /// The children of its last spawn, as JSON.
+    /// The children of the instance's last spawn, as JSON.
     pub(crate) children: Option<String>,
     pub(crate) parent_id: Option<i64>,
-    /// The fencing token of the claim. It is larger than the token of every earlier claim of this
-    /// instance, of its lane or of its partition key.
+    /// The fencing token of the claim. The token is larger than the token of every earlier claim of
+    /// this instance, of its lane or of its partition key.
     pub(crate) fencing_token: i64,
-    /// The time of the database when the row was claimed, or when its last commit was acknowledged.
+    /// The time of the database when the worker claimed the instance, or when the database
+    /// acknowledged the last commit of the instance.
     pub(crate) now: Timestamp,
 }
 
-/// Identifies one claim of one step. Every write of the claiming worker checks these three numbers
-/// against the row.
+/// Identifies one claim of one step. Every write of the claiming worker compares these three
+/// numbers with the instance's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) id: i64,
@@ -58,7 +59,7 @@ pub(crate) struct Claim {
 }
 
 impl Claimed {
-    /// Returns the approximate size of the row in bytes.
+    /// Returns the approximate size of the claimed instance in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let more = [&self.data, &self.inbox, &self.children]
             .into_iter()
@@ -79,7 +80,7 @@ impl Claimed {
 
 /// A result row of `tokio_postgres` or of `sqlx`.
 pub trait Fields {
-    /// Returns a column, or the reason why it cannot be read.
+    /// Returns a column of the row, or the reason why the driver cannot read the column.
     fn field<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T, String>;
 }
 
@@ -89,8 +90,8 @@ impl Fields for Row {
     }
 }
 
-/// Returns a column. A column that cannot be read becomes a [`Fault`]: the result does not have the
-/// shape that this build expects.
+/// Returns a column of a result row. A column that the driver cannot read becomes a [`Fault`]: the
+/// row does not have the shape that this build expects.
 pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a impl Fields, index: usize) -> Result<T, Fault> {
     row.field(index).map_err(|error| Fault::Refused {
         code: None,
@@ -98,9 +99,9 @@ pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a impl Fields, index: usize) -> 
     })
 }
 
-/// Returns one column of a batch, or an empty array if every value is the default. `unnest` pads a
-/// shorter array with nulls, so an empty array means the default for all rows. An empty array costs
-/// the server nothing, while the server copies each value of any other array.
+/// Returns one column of a batch as an array, or an empty array if every value is the default.
+/// `unnest` pads a shorter array with nulls, so an empty array means the default for all rows. An
+/// empty array costs the server nothing, while the server copies each value of any other array.
 pub(crate) fn unless_all<T: PartialEq>(usual: T, values: impl Iterator<Item = T>) -> Vec<T> {
     let values: Vec<T> = values.collect();
     if values.iter().all(|value| *value == usual) {

@@ -1,4 +1,5 @@
-//! Statements about the runs of a projection scope: replays, rebuilds and verifications.
+//! Statements about the runs of a projection scope: replays, rebuilds and verifications of the
+//! projection's rows.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -51,15 +52,18 @@ sql!(POSITION, "run_position.sql", [INT8]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RunKind {
-    /// A replay applies events again to the existing rows.
+    /// A replay applies events of the log again to the existing rows of the projection.
     Replay,
-    /// A rebuild in place deletes the rows of the projection, and applies all events again.
+    /// A rebuild in place deletes the rows of the projection, and applies all events of the log
+    /// again.
     Rebuild,
     /// A shadow rebuild applies all events to a second set of rows (a new generation), compares
-    /// these rows with the live rows, and then lets readers use the new rows.
+    /// these rows with the rows of the current generation of the projection, and then lets readers
+    /// use the new rows.
     Shadow,
     /// A verification applies all events to a second set of rows (a new generation), compares these
-    /// rows with the live rows, and reports whether they are equal.
+    /// rows with the rows of the current generation of the projection, and reports whether they are
+    /// equal.
     Verify,
 }
 
@@ -98,12 +102,12 @@ pub(crate) struct Request {
     pub(crate) force: bool,
     pub(crate) by: String,
     /// The version of the projection that a build must have to execute the run. `None`: any version
-    /// that is not older than the version that wrote the rows.
+    /// that is not older than the version that wrote the rows of the scope.
     pub(crate) version: Option<i32>,
 }
 
-/// Requests a run of a scope. Returns `None` if the scope does not exist, or if it already has an
-/// open run.
+/// Requests a run of a scope. Returns `None` if the scope does not exist, or if the scope already
+/// has an open run.
 pub(crate) async fn request(
     connection: &Connection,
     request: &Request,
@@ -132,8 +136,8 @@ pub(crate) async fn request(
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
-/// Requests a run for the scope of every tenant of a projection; the tenant of the request is not
-/// used. Returns the ids of the runs. Scopes that already have an open run are left out.
+/// Requests a run for the scope of every tenant of a projection, and ignores the tenant of the
+/// request. Returns the ids of the runs. Leaves out scopes that already have an open run.
 pub(crate) async fn request_all(
     connection: &Connection,
     request: &Request,
@@ -156,8 +160,8 @@ pub(crate) async fn request_all(
         .collect()
 }
 
-/// Deletes runs that finished, and failures that were resolved, longer ago than the retention: up
-/// to `limit` of each. Returns the larger of the two numbers of deleted rows.
+/// Deletes runs that finished, and failures of projections that were resolved, longer ago than the
+/// retention: up to `limit` of each. Returns the larger of the two numbers of deleted rows.
 pub(crate) async fn collect(
     connection: &Connection,
     retention_seconds: f64,
@@ -169,19 +173,19 @@ pub(crate) async fn collect(
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// A run on which a worker has to work.
+/// A run of a projection scope on which a worker has to work.
 #[derive(Debug, Clone)]
 pub(crate) struct Due {
     pub(crate) id: i64,
     pub(crate) tenant: String,
     pub(crate) projection: String,
     pub(crate) kind: RunKind,
-    /// The generation of rows that readers no longer use after the run, and that a worker has to
-    /// delete.
+    /// The generation of the projection's rows that readers no longer use after the run, and that a
+    /// worker has to delete.
     pub(crate) retired: Option<i32>,
 }
 
-/// Returns the runs that a worker with these versions of these projections can work on.
+/// Returns the runs that a worker can work on, if it has these versions of these projections.
 pub(crate) async fn due(
     connection: &Connection,
     builds: &[(&'static str, i32)],
@@ -204,7 +208,7 @@ pub(crate) async fn due(
         .collect()
 }
 
-/// The request that opens a batch of a run.
+/// The parameters with which a worker opens a batch of events of a run.
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) run: i64,
@@ -213,14 +217,14 @@ pub(crate) struct Ask<'a> {
     pub(crate) names: &'a [&'static str],
     pub(crate) limit: i32,
     pub(crate) bytes: i64,
-    /// The log position of the last event to read.
+    /// The log position of the last event that the batch may read.
     pub(crate) to: Option<i64>,
-    /// Whether to lock the row of the scope first, so that the live projection pauses until this
-    /// transaction ends.
+    /// Whether to lock the row of the scope first, so that no worker applies a normal batch to the
+    /// current generation of the projection until this transaction ends.
     pub(crate) scope: bool,
 }
 
-/// The state of a run, and the next events for it.
+/// The state of a run, and the next events that the run has to apply.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) run: Held,
@@ -230,12 +234,13 @@ pub(crate) struct Opened {
 /// Whether this worker may apply the next batch of a run.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// This worker may apply the batch.
+    /// This worker may apply the next batch of the run.
     Ours(Standing),
-    /// The run has finished, or another worker is working on it, or it belongs to a newer build.
+    /// The run has finished, another worker is working on the run, or the run belongs to a newer
+    /// build.
     Theirs,
-    /// An older build has started the run, or a replay finds rows of an older version. No build can
-    /// continue the run.
+    /// An older build has started the run, or a replay finds rows that an older version of the
+    /// projection wrote. No build can continue the run.
     Outdated,
 }
 
@@ -247,12 +252,13 @@ pub(crate) struct Standing {
     pub(crate) scope_position: i64,
     pub(crate) generation: i32,
     pub(crate) force: bool,
-    /// The position at which a replay ends. Runs of other kinds end at the position of the live
-    /// projection.
+    /// The log position at which a replay ends. Runs of other kinds end at the position of the
+    /// scope's cursor.
     pub(crate) target: Option<i64>,
 }
 
-/// Opens a batch of a run: locks the row of the run, and reads the next events.
+/// Opens a batch of a run: locks the row of the run, and reads the next events that the run has to
+/// apply.
 pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
     let params: &[Param<'_>] = &[
         &ask.run,
@@ -307,16 +313,16 @@ pub(crate) struct Advance<'a> {
     pub(crate) run: i64,
     pub(crate) old: i64,
     pub(crate) new: i64,
-    /// The running hash of all events that were applied.
+    /// The running hash of all events that the run has applied.
     pub(crate) applied: i64,
-    /// True if the events were applied, false if they were skipped.
+    /// True if the run applied the events of the batch, false if it skipped them.
     pub(crate) has_applied: bool,
     pub(crate) worker: &'a str,
     pub(crate) owned_seconds: f64,
 }
 
-/// Closes a batch of a run. Returns `false` if the run is no longer at the position at which the
-/// batch began, or has finished.
+/// Closes a batch of a run. Returns `false` if the run is no longer at the log position at which
+/// the batch began, or has finished.
 pub(crate) async fn advance(
     tx: &mut Tx,
     target: &Target,
@@ -348,8 +354,9 @@ pub(crate) async fn pass_over(
         .map(drop)
 }
 
-/// Counts an attempt of a run that the server cancelled, or during which the connection broke.
-/// Returns the number of such attempts in a row, or `None` if the run has finished.
+/// Counts an attempt to apply a batch of a run that failed because the server cancelled a statement
+/// or the connection broke. Returns the number of such attempts in a row, or `None` if the run has
+/// finished.
 pub(crate) async fn outage(
     connection: &Connection,
     run: i64,
@@ -363,8 +370,8 @@ pub(crate) async fn outage(
         .transpose()
 }
 
-/// Returns the position of a run, as the snapshot of this transaction shows it. Returns `None` if
-/// the run has finished.
+/// Returns the log position of a run, as the snapshot of this transaction shows it. Returns `None`
+/// if the run has finished.
 pub(crate) async fn position_in(
     tx: &mut Tx,
     target: &Target,
@@ -377,8 +384,8 @@ pub(crate) async fn position_in(
         .transpose()
 }
 
-/// Makes the rows that this run wrote the live rows, which readers use from now on. Returns `false`
-/// if the cursor of the scope has moved in the meantime.
+/// Makes the rows that this run wrote the current generation of the projection, which readers use
+/// from now on. Returns `false` if the run is not at the position of the scope's cursor.
 pub(crate) async fn swap(
     tx: &mut Tx,
     target: &Target,
@@ -389,8 +396,8 @@ pub(crate) async fn swap(
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// Sets the cursor of the scope back to the beginning, after the rows of the scope were deleted.
-/// The live projection then writes the rows again.
+/// Sets the cursor of the scope back to the beginning of the log, after the worker deleted the rows
+/// of the scope. Normal batches of the scope then write the rows anew.
 pub(crate) async fn restart(
     tx: &mut Tx,
     target: &Target,
@@ -402,7 +409,7 @@ pub(crate) async fn restart(
         .is_empty())
 }
 
-/// Records that a run has finished.
+/// Records in the row of a run that the run has finished.
 pub(crate) async fn finish(
     connection: &Connection,
     run: i64,
@@ -430,8 +437,8 @@ pub(crate) async fn cancel(connection: &Connection, run: i64, why: &str) -> Resu
         .is_empty())
 }
 
-/// Locks the run's row, and returns the generation of rows that readers no longer use. Returns
-/// `None` if another worker is deleting these rows.
+/// Locks the row of a run, and returns the generation of rows that readers no longer use. Returns
+/// `None` if another worker is deleting the rows of that generation.
 pub(crate) async fn lock_retired(
     tx: &mut Tx,
     target: &Target,
@@ -460,11 +467,11 @@ pub struct ProjectionRun {
     /// The status of the run: `pending`, `running`, `done`, `failed` or `cancelled`.
     pub status: String,
     pub generation: Option<i32>,
-    /// The position that the run has reached.
+    /// The log position that the run has reached.
     pub position: i64,
-    /// The position at which the run ends.
+    /// The log position at which the run ends.
     pub target: Option<i64>,
-    /// The result of the run, in words: "equal at position 42: …".
+    /// The outcome of the run, in words: "equal at position 42: …".
     pub verdict: Option<String>,
     pub error: Option<String>,
     pub requested_by: Option<String>,
@@ -481,8 +488,9 @@ impl ProjectionRun {
         self.finished_at.is_some()
     }
 
-    /// Returns whether a verification or a shadow rebuild produced the same rows as the live rows.
-    /// `None`: the run compares nothing, or has not compared the rows yet.
+    /// Returns whether a verification or a shadow rebuild produced the same rows as the current
+    /// generation of the projection. `None`: the run compares nothing, or has not compared the rows
+    /// yet.
     pub fn is_equal(&self) -> Option<bool> {
         match self.verdict.as_deref()?.split(' ').next()? {
             "equal" => Some(true),
@@ -505,7 +513,7 @@ pub(crate) async fn list(
     rows.iter().map(read_run).collect()
 }
 
-/// Reads a run from a result row of one of the queries that list runs.
+/// Reads a run of a projection from a row of one of the queries that list runs.
 pub(super) fn read_run(row: &Row) -> Result<ProjectionRun, Fault> {
     Ok(ProjectionRun {
         id: column(row, 0)?,

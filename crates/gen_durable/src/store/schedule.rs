@@ -1,5 +1,5 @@
-//! Statements about schedules: the cycle that the code declares, the cycle that an operator sets,
-//! and the cycle in force.
+//! Statements about schedules: they store the cycle that the code declares, the cycle that an
+//! operator sets, and the cycle in force.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -33,7 +33,7 @@ sql!(FAILED, "schedule_failed.sql", [TEXT, TEXT]);
 sql!(KNOWN, "known_schedule.sql", [TEXT]);
 sql!(LIST, "schedules.sql", [TEXT, INT4, TEXT, INT4]);
 
-/// A schedule as it is in force.
+/// A schedule with the cycle that is in force.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) cycle: String,
@@ -41,7 +41,7 @@ pub(crate) struct Known {
     pub(crate) remaining: Option<u32>,
 }
 
-/// Returns the time of the schema's clock, and the schedule of this name, if there is one.
+/// Returns the time of the schema's clock, and the schedule with this name, if there is one.
 pub(crate) async fn known(
     connection: &Connection,
     name: &str,
@@ -63,8 +63,9 @@ pub(crate) async fn known(
     Ok((column(row, 0)?, known))
 }
 
-/// Registers the cycle that the code declares. A new declaration comes into force. The declaration
-/// of an older build changes nothing, unless no newer build has registered for a while.
+/// Registers the cycle that the code declares for a schedule. A new declaration comes into force.
+/// The declaration of an older build changes nothing, unless no newer build has registered the
+/// schedule for a while.
 pub(crate) async fn register(
     connection: &Connection,
     name: &str,
@@ -77,7 +78,8 @@ pub(crate) async fn register(
     text(&connection.query(&REGISTER, params).await?)
 }
 
-/// Sets the cycle that an operator chose. That cycle is in force until the code declares a new one.
+/// Sets the cycle of a schedule that an operator chose. That cycle is in force until the code
+/// declares a new cycle.
 pub(crate) async fn set(
     connection: &Connection,
     name: &str,
@@ -95,8 +97,8 @@ pub(crate) async fn pause(connection: &Connection, name: &str, by: &str) -> Resu
     text(&connection.act_alone(&PAUSE, &[&name, &by]).await?)
 }
 
-/// Resumes a schedule with its next occurrence. `known` is the state from which that occurrence was
-/// computed.
+/// Resumes a schedule with its next occurrence. `known` is the state of the schedule from which the
+/// caller computed that occurrence.
 pub(crate) async fn resume(
     connection: &Connection,
     name: &str,

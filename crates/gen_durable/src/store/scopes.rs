@@ -12,32 +12,32 @@ sql!(FAILURES, "failures.sql", [TEXT, TEXT, BOOL, INT4]);
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ProjectionInfo {
-    /// The tenant of the scope.
+    /// The tenant of the projection scope.
     pub tenant: String,
-    /// The projection's name.
+    /// The name of the projection of the scope.
     pub projection: String,
-    /// A stable hash of tenant and projection.
+    /// A stable hash of the tenant and the projection of the scope.
     pub partition: i32,
-    /// The version of the code that wrote the rows.
+    /// The version of the projection that wrote the rows of the scope.
     pub version: i32,
-    /// The newer version of the projection that waits until these rows are rebuilt, and does not
-    /// write to them before. `None`: no newer version waits.
+    /// The newer version of the projection that waits until a run rebuilds the rows of the scope,
+    /// and does not write to them before. `None`: no newer version waits.
     pub offered: Option<i32>,
-    /// The generation of rows that readers use.
+    /// The generation of the projection's rows that readers use.
     pub generation: i32,
-    /// The log position of the last event that was applied to the rows.
+    /// The log position of the last event that the projection applied to the rows.
     pub position: i64,
-    /// The position of the last event of the tenant's log.
+    /// The log position of the last event of the tenant's log.
     pub log_position: i64,
-    /// The status of the scope: `running`, `retrying` or `halted`.
+    /// The status of the projection scope: `running`, `retrying` or `halted`.
     pub status: String,
-    /// How many attempts to apply the next event have failed.
+    /// How many attempts to apply the next event of the scope have failed.
     pub attempts: i32,
-    /// When the next event is tried again.
+    /// When a worker tries to apply the next event of the scope again, after a failed attempt.
     pub retry_at: Option<Timestamp>,
-    /// The error of the last event that could not be applied.
+    /// The error of the last event that the projection could not apply.
     pub last_error: Option<String>,
-    /// The worker that last moved the cursor of the scope.
+    /// The id of the worker that last moved the cursor of the scope.
     pub owner: Option<String>,
     /// The host of the worker in `owner`, if that worker is alive.
     pub host: Option<String>,
@@ -47,31 +47,31 @@ pub struct ProjectionInfo {
     pub owned: bool,
     /// The age of the next event that the scope has to apply. `None`: there is no such event.
     pub lag_seconds: Option<f64>,
-    /// The position that the cursor had before it was set back by a rebuild.
+    /// The log position that the cursor of the scope had before a rebuild set it back.
     pub replaying_to: i64,
-    /// A running hash of all events that were applied.
+    /// A running hash of all events that the projection has applied.
     pub applied: i64,
-    /// The digest of the projection's rows that was computed last.
+    /// The digest of the projection's rows that a worker computed last.
     pub digest: Option<Vec<u8>>,
-    /// The position at which the digest was computed.
+    /// The log position of the scope when a worker computed the digest of the rows.
     pub digest_position: Option<i64>,
-    /// When the digest was computed.
+    /// When a worker computed the digest of the projection's rows.
     pub digest_at: Option<Timestamp>,
-    /// When the scope last changed.
+    /// When a transaction last changed the row of the scope.
     pub updated_at: Timestamp,
-    /// Whether a live worker has registered the projection. If none has, neither the scope nor any
-    /// of its runs makes progress.
+    /// Whether a live worker has registered the projection of the scope. If none has, neither the
+    /// scope nor any of its runs makes progress.
     pub served: bool,
 }
 
 impl ProjectionInfo {
-    /// Returns how many events the scope is behind its log.
+    /// Returns how many events the cursor of the scope is behind the end of its log.
     pub fn lag(&self) -> i64 {
         (self.log_position - self.position).max(0)
     }
 
-    /// Returns the state in words: `up to date`, `following`, `rebuilding`, `v2 waits for a
-    /// rebuild`, `retrying` or `halted`.
+    /// Returns the state of the scope in words: `up to date`, `following`, `rebuilding`, `v2 waits
+    /// for a rebuild`, `retrying` or `halted`.
     pub fn health(&self) -> String {
         match (self.offered, self.status.as_str()) {
             (Some(version), _) => format!("v{version} waits for a rebuild"),
@@ -83,7 +83,7 @@ impl ProjectionInfo {
     }
 }
 
-/// Returns scopes, ordered by tenant and projection, after `after`.
+/// Returns projection scopes, ordered by tenant and projection, after `after`.
 pub(crate) async fn list(
     connection: &Connection,
     tenant: Option<&str>,
@@ -107,7 +107,7 @@ pub(crate) async fn list(
     rows.iter().map(info).collect()
 }
 
-/// Reads the state of a scope from a result row of one of the queries that list scopes.
+/// Reads the state of a scope from a row of one of the queries that list scopes.
 pub(super) fn info(row: &Row) -> Result<ProjectionInfo, Fault> {
     Ok(ProjectionInfo {
         tenant: column(row, 0)?,
@@ -145,16 +145,16 @@ pub struct ProjectionFailure {
     pub tenant: String,
     pub projection: String,
     pub position: i64,
-    /// The name of the event, if the event is still in the log.
+    /// The name of the event that the projection could not apply, if the event is still in the log.
     pub event: Option<String>,
     pub attempts: i32,
-    /// The state of the failure: `retrying`, `halted`, `parked` or `resolved`.
+    /// The state of the event that failed: `retrying`, `halted`, `parked` or `resolved`.
     pub state: String,
     pub error: String,
     pub first_at: Timestamp,
     pub last_at: Timestamp,
     pub resolved_at: Option<Timestamp>,
-    /// Whether the event is parked, and an operator has asked for another try.
+    /// Whether the event is parked, and an operator has asked for a redrive.
     pub redrive: bool,
 }
 
@@ -171,7 +171,7 @@ pub(crate) async fn failures(
     rows.iter().map(failure).collect()
 }
 
-/// Reads a failure from a result row of one of the queries that list failures.
+/// Reads a failure of a projection from a row of one of the queries that list failures.
 pub(super) fn failure(row: &Row) -> Result<ProjectionFailure, Fault> {
     Ok(ProjectionFailure {
         tenant: column(row, 0)?,

@@ -1,5 +1,5 @@
-//! Bounded search for instances: every page reads a limited number of rows, and names the id down
-//! to which it has read.
+//! Bounded search for instances: for every page, the search reads a limited number of rows, and the
+//! page contains the id down to which the search has read.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -52,12 +52,13 @@ sql!(
 sql!(SEARCH_FLOOR, "search_floor.sql", [INT8, INT4, TEXT]);
 sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
 
-/// The largest number of rows that are read for one page.
+/// The largest number of rows of `instances` that the search reads for one page.
 const ROWS_READ_MAX: i32 = 20_000;
-/// The largest number of instances on a page.
+/// The largest number of instances on a page of a search.
 const PAGE_MAX: usize = 200;
 
-/// The conditions of a search. A search finds an instance if it meets all conditions that are set.
+/// The conditions of a search for instances. A search finds an instance if the instance meets all
+/// conditions that the caller set.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs)]
 pub struct Search {
@@ -66,21 +67,21 @@ pub struct Search {
     pub step: Option<String>,
     pub queue: Option<String>,
     pub tenant: Option<String>,
-    /// The complete key of the instance.
+    /// The complete key of the instance to find.
     pub key: Option<String>,
-    /// A part of the error's text, in upper or lower case.
+    /// A part of the text of the instance's last error, in upper or lower case.
     pub error: Option<String>,
-    /// Only instances that were enqueued at this time or later.
+    /// Selects only instances that callers enqueued at this time or later.
     pub since: Option<Timestamp>,
-    /// Only instances that were enqueued before this time.
+    /// Selects only instances that callers enqueued before this time.
     pub until: Option<Timestamp>,
-    /// Only instances with an id below this id, which is `next` of the previous page.
+    /// Only instances with an id below this id, which is the `next` of the previous page.
     pub before: Option<i64>,
     /// The largest number of instances on the page, up to 200.
     pub limit: usize,
 }
 
-/// An instance in the result of a search, without its state and data.
+/// An instance that a search found, without its state and data.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -100,19 +101,19 @@ pub struct SearchHit {
     pub settled_at: Option<Timestamp>,
     pub key: Option<String>,
     pub parent_id: Option<i64>,
-    /// The beginning of the error's text.
+    /// The beginning of the text of the instance's last error.
     pub last_error: Option<String>,
     pub awaits: Option<Vec<String>>,
 }
 
-/// A page of the result of a search.
+/// A page of instances that a search found.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Page {
-    /// The instances, the newest first.
+    /// The instances that the search found, the newest first.
     pub found: Vec<SearchHit>,
-    /// The `before` of the next page: the search has read every id that is larger. `None`: this was
-    /// the last page.
+    /// The `before` of the next page: the search has read every instance with a larger id. `None`:
+    /// this was the last page.
     pub next: Option<i64>,
 }
 
@@ -130,7 +131,7 @@ impl Inspect {
         .await
     }
 
-    /// Returns the id of the instance that holds this key.
+    /// Returns the id of the instance that holds this key of this tenant.
     ///
     /// # Errors
     ///
@@ -149,7 +150,7 @@ impl Inspect {
     }
 }
 
-/// Returns whether the instances of this status can be read by an index.
+/// Returns whether a search can read the instances of this status by an index.
 fn has_an_index(status: Status) -> bool {
     use Status::*;
     matches!(
@@ -192,8 +193,8 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
         let next = found.last().map(|last| last.id);
         return Ok(Page { found, next });
     }
-    // The number of executing instances is limited by the concurrency of the workers, so the first
-    // page of the search has read all executing instances.
+    // The concurrency of the workers limits the number of executing instances, so the first page of
+    // the search has read all executing instances.
     if aside == Some(Status::Executing) {
         return Ok(Page { found, next: None });
     }

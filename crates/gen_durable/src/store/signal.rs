@@ -24,15 +24,16 @@ sql!(
 );
 sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
 
-/// While a subtree is cancelled, one statement reads at most this many children, and cancels the
-/// live ones among them.
+/// While a caller cancels a subtree of instances, one statement reads at most this many children,
+/// and cancels those children that have not settled.
 const TREE_PAGE: i32 = 1_000;
-/// While a subtree is cancelled, one statement reads the children of at most this many parents.
+/// While a caller cancels a subtree of instances, one statement reads the children of at most this
+/// many parents.
 const TREE_PARENTS_MAX: usize = 1_000;
-/// The longest time that one page of a cancelled subtree waits for a row that another transaction
-/// has locked.
+/// The longest time that the statement which cancels one page of a subtree waits for the row of a
+/// child that another transaction has locked.
 const TREE_LOCK_TIMEOUT: &str = "1s";
-/// How often a page of a cancelled subtree is tried again before the call fails.
+/// How often `cancel_below` tries one page of a subtree again before the call fails.
 const TREE_TRIES_MAX: u32 = 4;
 
 /// The largest number of unconsumed signals of an instance.
@@ -41,7 +42,7 @@ pub(crate) const INBOX_MAX: i32 = 1_000;
 /// the schema.
 pub(crate) const INBOX_BYTES_MAX: i64 = 8 * 1024 * 1024;
 
-/// The result of an operation on an instance.
+/// The outcome of a signal to an instance or of a cancel of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,
@@ -74,7 +75,7 @@ fn parse_answer(text: &str) -> Result<Answer, Fault> {
     })
 }
 
-/// Delivers a signal in one statement.
+/// Delivers a signal to one instance in one statement.
 pub(crate) async fn deliver(connection: &Connection, sent: &SignalRow) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
     let params: &[Param<'_>] = &[
@@ -90,8 +91,8 @@ pub(crate) async fn deliver(connection: &Connection, sent: &SignalRow) -> Result
     answer(&connection.act(&SIGNAL, params).await?)
 }
 
-/// Delivers a signal in the caller's transaction: the signal is delivered if and only if that
-/// transaction commits.
+/// Delivers a signal in the caller's transaction: the target receives the signal if and only if
+/// that transaction commits.
 pub(crate) async fn deliver_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -111,7 +112,8 @@ pub(crate) async fn deliver_within<T: Transaction>(
     answer(&query_in(tx, target, &SIGNAL_WITHIN, params).await?)
 }
 
-/// Delivers signals in one statement. Returns the result of each, in their order.
+/// Delivers signals to instances in one statement. Returns the outcome of each signal, in the order
+/// of the signals.
 pub(crate) async fn deliver_all(
     connection: &Connection,
     signals: &[SignalRow],
@@ -123,7 +125,7 @@ pub(crate) async fn deliver_all(
     )
 }
 
-/// Delivers signals in the caller's transaction.
+/// Delivers signals to instances in the caller's transaction.
 pub(crate) async fn deliver_all_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -142,7 +144,8 @@ fn answers(rows: &[impl Fields]) -> Result<Vec<Answer>, Fault> {
         .collect()
 }
 
-/// The result of a signal that may start its target, and the instance that received it.
+/// The outcome of a signal that may start its target, and the id of the instance that received the
+/// signal.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pub(crate) answer: Answer,
@@ -151,8 +154,8 @@ pub(crate) struct Holder {
     pub(crate) eligible_at: Timestamp,
 }
 
-/// Delivers a signal to the instance that holds the key. If no instance holds it, inserts the given
-/// instance with the signal in its inbox. One statement does both.
+/// Delivers a signal to the instance that holds the key. If no instance holds the key, inserts the
+/// given instance with the signal in its inbox. One statement does both.
 pub(crate) async fn signal_or_start(
     connection: &Connection,
     start: &New,
@@ -212,7 +215,7 @@ fn holder(rows: &[impl Fields]) -> Result<Holder, Fault> {
     })
 }
 
-/// The address of an instance to cancel.
+/// The id, or the tenant and key, of the instance that a caller cancels or sends a signal to.
 #[derive(Debug, Clone)]
 pub(crate) struct SignalTarget {
     pub(crate) id: Option<i64>,
@@ -221,12 +224,12 @@ pub(crate) struct SignalTarget {
     pub(crate) machines: Option<Vec<&'static str>>,
 }
 
-/// Cancels an instance, and with `subtree` also all its live descendants.
+/// Cancels an instance, and with `subtree` all its descendants that have not settled.
 ///
 /// The function cancels a tree from the top, page by page, and each page is a transaction. A
-/// settled parent spawns no more children, so the function ends. If it is interrupted, the
-/// instances that are cancelled already stay cancelled, and another call with the same arguments
-/// cancels the rest.
+/// settled parent spawns no more children, so the function ends. If the caller is interrupted, the
+/// instances that it has cancelled stay cancelled, and another call with the same arguments cancels
+/// the rest.
 pub(crate) async fn cancel(
     connection: &Connection,
     whom: &SignalTarget,
@@ -237,8 +240,8 @@ pub(crate) async fn cancel(
         let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason];
         return answer(&connection.act(&CANCEL, params).await?);
     }
-    // The tree is addressed by the id of its root and not by the key, because a settled instance
-    // may have lost its key.
+    // This code addresses the tree by the id of its root and not by the key, because a settled
+    // instance may have lost its key.
     let id = match (whom.id, &whom.key) {
         (Some(id), _) => id,
         (None, key) => match connection
@@ -265,14 +268,14 @@ pub(crate) async fn cancel(
 }
 
 /// A position in the list of a parent's children: the number of the spawn, and the id of the child.
-/// `None`: the position is among the children that are not counted for a spawn.
+/// `None`: the position is among the children that no spawn counts.
 type Cursor = (Option<i32>, i64);
 const FIRST_CHILD: Cursor = (Some(0), 0);
 
-/// Cancels every live descendant of an instance that has settled.
+/// Cancels every descendant of a settled instance that has not settled itself.
 async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Result<(), Fault> {
-    // The parents for which the children are still to be read. The parents that were added last are
-    // read first, so that the list holds only a few pages for each level of the tree.
+    // The parents of which `cancel_below` still has to read the children. It reads the parents that
+    // it added last first, so that the list holds only a few pages for each level of the tree.
     let mut parents: Vec<(i64, Cursor)> = vec![(root, FIRST_CHILD)];
     let mut tries = 0;
     while let Some((first, cursor)) = parents.pop() {
@@ -303,8 +306,8 @@ async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Resul
                     column::<Vec<i64>>(row, 0)?,
                 )
             }
-            // Another transaction has locked a row of this page of children, so the page is tried
-            // again.
+            // Another transaction has locked a row of this page of children, so this code tries the
+            // page again.
             Err(Fault::Busy(_)) if tries < TREE_TRIES_MAX => {
                 tries += 1;
                 (0, cursor, Vec::new())

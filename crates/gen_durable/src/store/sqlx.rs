@@ -22,8 +22,8 @@ use super::{
     tx::{sealed::Sealed, within_timeout},
 };
 
-/// An encoded parameter. Both drivers send the binary format of Postgres, so one encoding serves
-/// both.
+/// A parameter in the binary format of Postgres. `tokio_postgres` and `sqlx` both send that format,
+/// so one encoding serves both drivers.
 struct Encoded {
     kind: Type,
     bytes: Option<BytesMut>,
@@ -89,7 +89,8 @@ impl Fields for PgRow {
     }
 }
 
-/// Sends one unnamed statement: a pooler in front of Postgres may not keep named statements.
+/// Sends one unnamed statement, because a pooler in front of Postgres may not keep named
+/// statements.
 async fn rows(
     connection: &mut PgConnection,
     text: String,
@@ -99,8 +100,8 @@ async fn rows(
         .iter()
         .map(|(param, kind)| Encoded::of(*param, kind))
         .collect::<Result<_, Fault>>()?;
-    // The text is a static text of this crate. Only the name of the schema is inserted, and
-    // `Target` has checked that name.
+    // The text of the query is a static text of this crate. `Target` has checked the name of the
+    // schema, which is the only part that this crate inserts into the text.
     let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
     for value in encoded {
         query = query.bind(value);

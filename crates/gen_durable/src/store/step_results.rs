@@ -1,5 +1,5 @@
-//! Writes step results in batches. A result is written only if the claim under which the step ran
-//! is still valid.
+//! Writes step results in batches. The statement writes a step result only if the claim under which
+//! the step ran is still valid.
 
 use std::collections::{HashMap, HashSet};
 
@@ -71,12 +71,14 @@ sql!(LOCK, "lock.sql", [INT8_ARRAY]);
 sql!(WARM, "warm.sql", []);
 
 /// The longest time that a batch of step results waits for a lock that another transaction holds.
-/// It is well below Postgres's deadlock_timeout (1 s), and about as long as a few commits take.
+/// This time is well below Postgres's deadlock_timeout (1 s), and about as long as a few commits
+/// take.
 pub(crate) const BATCH_LOCK_TIMEOUT: &str = "20ms";
-/// The longest lock wait of a part of a batch, after the whole batch has failed to get a lock.
+/// The longest lock wait of a part of a batch of step results, after the whole batch failed to get
+/// a lock.
 pub(crate) const HALVED_LOCK_TIMEOUT: &str = "2ms";
 
-/// The `attempt_change` of a step result that enters a step.
+/// The `attempt_change` of a step result with which the instance enters a step.
 pub(crate) const ENTERS: i32 = -1;
 
 /// The result of a step, with the values that the instance's row gets.
@@ -84,50 +86,52 @@ pub(crate) const ENTERS: i32 = -1;
 pub(crate) struct StepResult {
     pub(crate) claim: Claim,
     pub(crate) status: Status,
-    /// The new machine version. It is written together with an upgraded state.
+    /// The new machine version of the instance. The commit writes it together with an upgraded
+    /// state.
     pub(crate) version: Option<i32>,
-    /// The step to write, if it changes.
+    /// The step of the instance to write. `None`: the step has not changed.
     pub(crate) step: Option<String>,
     pub(crate) data: Option<String>,
-    /// The state to write. `None`: the state has not changed.
+    /// The state of the instance to write. `None`: the state has not changed.
     pub(crate) state: Option<String>,
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
-    /// By how much the number of attempts rises. [`ENTERS`]: a step is entered, and its attempts
-    /// begin at zero.
+    /// By how much the number of attempts of the step rises. [`ENTERS`]: the instance enters a
+    /// step, and the attempts begin at zero.
     pub(crate) attempt_change: i32,
     pub(crate) delay_seconds: f64,
     /// True if the instance is in a lane or has a partition key: when the instance settles or
-    /// waits, its successor in the lane or partition may run.
+    /// waits, the commit promotes its successor in the lane or partition.
     pub(crate) keyed: bool,
-    /// True if this worker may run the successor at once, because the commit of this result also
-    /// promotes the successor.
+    /// True if this worker may run the successor of the instance at once, because the commit of
+    /// this step result promotes the successor too.
     pub(crate) takes: bool,
-    /// True if the instance ran in a lane of which this process is the lane worker.
+    /// True if the instance ran in a lane of which this worker is the lane worker.
     pub(crate) unclaimed: bool,
-    /// The effects that are committed together with the result.
+    /// The effects that commit together with the step result.
     pub(crate) more: Option<Box<Effects>>,
-    /// The history entry that is committed together with the result.
+    /// The history entry that commits together with the step result.
     pub(crate) history: Option<Box<HistoryRecord>>,
 }
 
 /// The effects of a step result: wait, spawn, consume signals, write the outbox. Serialized as
-/// `gen_durable.conclude` expects it.
+/// `gen_durable._write_step_results_with_effects` expects them.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Effects {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) awaits: Option<Vec<&'static str>>,
-    /// Ids of signals that the step has already received. They do not end the wait again.
+    /// Ids of signals that the step has already received. These signals do not end the new wait of
+    /// the instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) seen: Vec<i64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) consumed: Vec<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline: Option<Deadline>,
-    /// The time at which a sleep ends, if the step sleeps until a given time.
+    /// The time at which the sleep of the instance ends, if the step sleeps until a given time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<Timestamp>,
-    /// Repeating timers of the wait.
+    /// The repeating timers of the wait that the step begins.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) repeats: Vec<Repeat>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,11 +140,11 @@ pub(crate) struct Effects {
     pub(crate) new_instances: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) signals: Vec<SignalRow>,
-    /// Events for the log. The commit appends them to the log after all other effects.
+    /// Events that the step records. The commit appends them to the log after all other effects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<NewEvent>,
-    /// The parent of the instance, if the instance settles. The commit then also updates the
-    /// parent's row.
+    /// The parent of the instance, if the instance settles. The commit then updates the parent's
+    /// row too.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
 }
@@ -171,7 +175,7 @@ impl Effects {
         inserted + repeated + recorded + sent
     }
 
-    /// Returns whether there are no effects.
+    /// Returns whether the step result has no effects.
     pub(crate) fn is_nothing(&self) -> bool {
         self.awaits.is_none()
             && self.at.is_none()
@@ -184,7 +188,7 @@ impl Effects {
     }
 }
 
-/// When a wait ends without a signal, and the step that the instance then enters.
+/// When a wait of an instance ends without a signal, and the step that the instance then enters.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Deadline {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,8 +200,8 @@ pub(crate) struct Deadline {
     pub(crate) data: Option<Box<RawValue>>,
 }
 
-/// A repeating timer of a wait, and the instance that it enqueues. Serialized as `gen_durable.arm`
-/// expects it.
+/// A repeating timer of a wait, and the instance that the timer enqueues. Serialized as
+/// `gen_durable._insert_repeating_timers` expects it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Repeat {
     pub(crate) due: Timestamp,
@@ -224,13 +228,13 @@ pub(crate) struct NextInputs {
     pub(crate) children: Option<String>,
 }
 
-/// The result of a commit.
+/// The outcome of a commit of a batch of step results.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// The step results that were written, by instance id. The fence rejected every result that is
-    /// missing in this map.
+    /// The step results that the commit wrote, by instance id. The fence rejected every step result
+    /// that is missing in this map.
     pub(crate) found: HashMap<i64, NextInputs>,
-    /// The successors that this worker runs now, each with the id of its predecessor.
+    /// The promoted successors that this worker runs now, each with the id of its predecessor.
     pub(crate) promoted: Vec<(i64, Claimed)>,
 }
 
@@ -243,7 +247,7 @@ pub(crate) struct SuccessorWorker<'a> {
 }
 
 impl SuccessorWorker<'_> {
-    /// Stands for no worker: the pickers claim the promoted successors.
+    /// The value for no worker: the pickers claim the promoted successors.
     const NONE: SuccessorWorker<'static> = SuccessorWorker {
         worker: "00000000-0000-0000-0000-000000000000",
         lease_seconds: 0.0,
@@ -251,7 +255,7 @@ impl SuccessorWorker<'_> {
     };
 }
 
-/// A step result with its effects, as JSON for `gen_durable.conclude`.
+/// A step result with its effects, as JSON for `gen_durable._write_step_results_with_effects`.
 #[derive(Serialize)]
 struct ResultDocument<'a> {
     id: i64,
@@ -280,8 +284,8 @@ struct ResultDocument<'a> {
     more: Option<&'a Effects>,
 }
 
-/// Encodes the batch as one JSON document. If the JSON of a step result is invalid, the function
-/// returns a fault.
+/// Encodes a batch of step results as one JSON document. If the JSON of a step result is invalid,
+/// the function returns a fault.
 fn document<'a>(results: impl IntoIterator<Item = &'a StepResult>) -> Result<String, Fault> {
     let raw = |text: &'a Option<String>| -> Result<Option<&'a RawValue>, serde_json::Error> {
         text.as_deref()
@@ -316,7 +320,7 @@ fn document<'a>(results: impl IntoIterator<Item = &'a StepResult>) -> Result<Str
 }
 
 impl StepResult {
-    /// Returns the approximate size of the result in a statement, in bytes.
+    /// Returns the approximate number of bytes that the step result adds to a statement.
     pub(crate) fn bytes(&self) -> usize {
         let own: usize = [&self.data, &self.state, &self.result, &self.error]
             .into_iter()
@@ -327,8 +331,8 @@ impl StepResult {
     }
 }
 
-/// The parameters of a batch as one array per column. The entries are sorted by instance id,
-/// because the statement locks the rows in that order.
+/// The parameters of a batch of step results, as one array per column. The entries are sorted by
+/// instance id, because the statement locks the rows of `instances` in that order.
 struct Columns<'a> {
     ids: Vec<i64>,
     epochs: Vec<i64>,
@@ -388,8 +392,9 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The history entries of a batch as one array per column, in the order of `Columns`. A batch
-/// without history uses a statement without these arrays, so that it does not pay for them.
+/// The history entries of a batch of step results, as one array per column, in the order of
+/// `Columns`. A batch without history uses a statement without these arrays, so that it does not
+/// pay for them.
 struct HistoryColumns<'a> {
     froms: Vec<Option<&'a str>>,
     outcomes: Vec<Option<&'a str>>,
@@ -442,11 +447,11 @@ impl<'a> HistoryColumns<'a> {
     }
 }
 
-/// The instances of a batch for which a worker runs the successor directly after the commit, and
+/// The instances of a batch of which a worker runs the successor directly after the commit, and
 /// that worker.
 struct Promotions<'a> {
     taking: Vec<i64>,
-    /// The instances of `taking` that are in a lane of which this process is not the lane worker
+    /// The instances of `taking` that are in a lane of which this worker is not the lane worker
     /// yet.
     begins: Vec<i64>,
     taker: SuccessorWorker<'a>,
@@ -483,13 +488,13 @@ impl Promotions<'_> {
     }
 }
 
-/// Writes a batch in one statement, which is one transaction. Either no result of the batch has
-/// effects, or all have. The statement waits briefly for locks (`lock_timeout`), then fails as
-/// `Busy`. Returns the results that were written. The fence has rejected all other results, because
-/// their claims were lost.
+/// Writes a batch of step results in one statement, which is one transaction. Either no step result
+/// of the batch has effects, or all have. The statement waits briefly for row locks
+/// (`lock_timeout`), then fails as `Busy`. Returns the step results that the statement wrote. The
+/// fence rejected all other step results, because this worker had lost their claims.
 ///
-/// If a result frees a lane or a partition key, the statement promotes the successor. The worker
-/// `taker`, if there is one, then runs the successor.
+/// If a step result frees a lane or a partition key, the statement promotes the successor. The
+/// worker `taker`, if there is one, then runs the successor.
 pub(crate) async fn write<'a>(
     connection: &Connection,
     results: impl IntoIterator<Item = &'a StepResult>,
@@ -532,14 +537,14 @@ pub(crate) async fn write<'a>(
     }
 }
 
-/// Prepares a new connection for commits: makes the server plan the functions that the commits
-/// call.
+/// Prepares a new connection for commits: makes the server plan the functions that commits of step
+/// results call.
 pub(crate) async fn warm(connection: &Connection) -> Result<(), Fault> {
     connection.query(&WARM, &[]).await.map(drop)
 }
 
-/// Locks these rows until the open transaction ends, without waiting. Returns the ids of the rows
-/// that another transaction has locked.
+/// Locks these rows of `instances` until the open transaction ends, without waiting. Returns the
+/// ids of the rows that another transaction has locked.
 pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
     connection
         .query(&LOCK, &[&ids])
@@ -549,17 +554,17 @@ pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet
         .collect()
 }
 
-/// Writes one step result in the step's own transaction. Returns `None` if the claim was lost; the
-/// transaction must then not commit.
+/// Writes one step result in the step's own transaction. Returns `None` if this worker has lost the
+/// claim; the caller must then not commit the transaction.
 pub(crate) async fn write_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     result: &StepResult,
 ) -> Result<Option<NextInputs>, Fault> {
     let commit_within = format!("{}ms", target.statement_timeout().as_millis());
-    // A result with history, or a result that may free a lane or a partition key, is written by
-    // `_write_step_results_with_effects`, even if it has no effects. So the statement for plain
-    // results needs no variant for these cases.
+    // `_write_step_results_with_effects` writes a step result that has history, or that may free a
+    // lane or a partition key, even if the step result has no effects. So the statement for plain
+    // step results needs no variant for history, lanes and partition keys.
     let rows = if result.more.is_some() || result.keyed || result.history.is_some() {
         let document = document([result])?;
         query_in(
@@ -594,9 +599,9 @@ fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
     })
 }
 
-/// Reads the result of a keyed batch. The first row has the ids of the written results. Each other
-/// row has either the inputs of an instance that runs ahead, or a successor and the id of its
-/// predecessor.
+/// Reads the rows that the statement for a keyed batch of step results returns. The first row has
+/// the ids of the written step results. Each other row has either the inputs of an instance that
+/// runs ahead, or a successor and the id of its predecessor.
 fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
     let mut written = Written::default();
     let Some((first, rows)) = rows.split_first() else {

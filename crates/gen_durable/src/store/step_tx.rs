@@ -1,5 +1,5 @@
-//! A step's own transaction, of either driver: the engine writes the step result into it, and
-//! commits it.
+//! A step's own transaction, of the driver `tokio_postgres` or `sqlx`: the engine writes the step
+//! result into the transaction, and commits the transaction.
 
 use std::fmt;
 
@@ -17,23 +17,23 @@ use super::{
 /// [`Transition::within`](crate::Transition::within) accepts either.
 pub struct StepTx(Box<dyn Owned>);
 
-/// The operations of the engine on a transaction that a step returns. The engine calls them through
-/// a trait object, so that its code is compiled once for all drivers.
+/// The operations of the engine on a transaction that a step returns. The engine calls these
+/// operations through a trait object, so that its code is compiled once for all drivers.
 pub(crate) trait Owned: Send {
-    /// Writes the step result in one statement. Returns `None` if the claim was lost; the caller
-    /// must then not commit the transaction.
+    /// Writes the step result in one statement. Returns `None` if the worker has lost the claim;
+    /// the caller must then not commit the transaction.
     fn write<'a>(
         &'a mut self,
         target: &'a Target,
         result: &'a StepResult,
     ) -> BoxFuture<'a, Result<Option<NextInputs>, Fault>>;
 
-    /// Commits the transaction. After [`Fault::Lost`] it is unknown whether the transaction has
-    /// committed.
+    /// Commits the step's transaction. After [`Fault::Lost`] it is unknown whether the transaction
+    /// has committed.
     fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Rolls the transaction back. Dropping the transaction does the same, but a [`Tx`] that is
-    /// dropped also closes its connection.
+    /// Rolls the step's transaction back. Dropping the transaction does the same, but a [`Tx`] that
+    /// is dropped closes its connection too.
     fn rollback(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
 }
 
@@ -58,8 +58,8 @@ impl StepTx {
         StepTx(Box::new(tx))
     }
 
-    /// Writes the step result into the transaction and commits it. Returns `None` if the claim was
-    /// lost; the transaction is then rolled back.
+    /// Writes the step result into the step's transaction and commits the transaction. If the
+    /// worker has lost the claim, rolls the transaction back and returns `None`.
     pub(crate) async fn conclude(
         self,
         target: &Target,

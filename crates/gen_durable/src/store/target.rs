@@ -1,4 +1,5 @@
-//! The address of the database, and the state that all connections of this process share.
+//! The address of the database, and the state that all connections to this database share in a
+//! process.
 
 use std::{
     collections::BTreeMap,
@@ -17,35 +18,36 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::fault::Fault;
 use crate::error::{Error, Kind};
 
-/// The schema that is used unless another one is named.
+/// The name of the schema that a pool uses unless the host names another schema.
 pub const DEFAULT_SCHEMA: &str = "gen_durable";
 
-/// How long it may take to open a connection.
+/// How long it may take to open a connection to Postgres.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a statement may take, unless the settings of an engine say otherwise.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection over a silent network is reported as lost after about this time.
+/// The operating system reports a connection over a silent network as lost after about this time.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The database to connect to, and the schema to use in it.
+/// The database to which a pool connects, and the schema that the pool uses in it.
 pub(crate) struct Target {
     pub(crate) config: tokio_postgres::Config,
     tls: Option<MakeRustlsConnect>,
     schema: String,
-    /// Set when a pooler turned out not to keep prepared statements. From then on all statements
-    /// are sent unnamed.
+    /// True after a pooler turned out not to keep prepared statements. From then on this process
+    /// sends all statements unnamed.
     unnamed: AtomicBool,
-    /// How often each statement was sent, by name. Tests use these numbers to assert the cost of
-    /// operations. The mutex is never held over an await.
+    /// How often this process sent each statement, by name. Tests use these numbers to assert the
+    /// cost of operations. No code holds the mutex over an await.
     sent: Mutex<BTreeMap<&'static str, u64>>,
-    /// How long a statement may take before it counts as lost, in milliseconds.
+    /// How long a statement may take before the connection counts as lost, in milliseconds.
     statement_timeout_ms: AtomicU64,
-    /// When the connection of this process's lease last lost contact, in milliseconds since
-    /// `created_at` (0: never). The reaper does nothing for one lease after that.
+    /// When the connection that renews this process's lease last lost contact, in milliseconds
+    /// since `created_at` (0: never). The reaper of this process does nothing for the duration of
+    /// one lease after that.
     lost_contact_ms: AtomicU64,
     created_at: Instant,
-    /// How many lease connections wait to be opened after a failed attempt. While the number is not
-    /// zero, the loops of engines open no connections.
+    /// How many connections that renew a lease wait to open after a failed attempt. While the
+    /// number is not zero, the loops of engines open no connections.
     leases_waiting: AtomicUsize,
 }
 
@@ -70,8 +72,9 @@ impl Target {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(NETWORK_TIMEOUT);
         }
-        // The host names a root certificate to verify the server with. The mode `prefer` would
-        // allow a connection without TLS, which verifies nothing.
+        // The host names a root certificate with which to verify the server. The TLS mode `prefer`
+        // would allow a connection without TLS, which verifies nothing, so this code changes the
+        // mode.
         if root_certificate.is_some() && config.get_ssl_mode() == SslMode::Prefer {
             config.ssl_mode(SslMode::Require);
         }
@@ -97,8 +100,8 @@ impl Target {
         })
     }
 
-    /// Returns a target for the same database and schema. It has connections of its own, with this
-    /// application name, and counts their statements separately.
+    /// Returns a target for the same database and schema. The new target has connections of its
+    /// own, with this application name, and counts their statements separately.
     pub(crate) fn beside(&self, application_name: &str) -> Target {
         let mut config = self.config.clone();
         config.application_name(application_name);
@@ -115,14 +118,15 @@ impl Target {
         }
     }
 
-    /// Returns a target for the same database with another user.
+    /// Returns a target that connects to the same database as another user.
     #[cfg(feature = "testing")]
     pub(crate) fn for_user(mut self, user: &str) -> Target {
         self.config.user(user);
         self
     }
 
-    /// Returns a target for the same database with a `search_path` in which this schema is first.
+    /// Returns a target that connects to the same database with a `search_path` in which this
+    /// schema is first.
     #[cfg(feature = "testing")]
     pub(crate) fn with_search_path(mut self) -> Target {
         self.config
@@ -134,8 +138,8 @@ impl Target {
         &self.schema
     }
 
-    /// Returns the text of a statement for this schema. Statements are written for the default
-    /// schema; for another schema, this function replaces the name.
+    /// Returns the text of a statement for this schema. The statements of the store name the
+    /// default schema; for another schema, this function replaces the name.
     pub(crate) fn render(&self, text: &str) -> String {
         if self.schema == DEFAULT_SCHEMA {
             return text.to_owned();
@@ -148,9 +152,9 @@ impl Target {
             )
     }
 
-    /// Opens a connection within a time limit. The driver's own timeout covers only the socket, and
-    /// a server can also go silent during the startup messages. The returned future must be polled
-    /// for the client to make progress.
+    /// Opens a connection within a time limit. The timeout of the driver covers only the socket,
+    /// and a server can go silent during the startup messages too. The caller must poll the
+    /// returned future for the client to make progress.
     pub(crate) async fn connect(
         &self,
     ) -> Result<
@@ -169,7 +173,7 @@ impl Target {
         }
     }
 
-    /// Asks the server to cancel the running statement of a connection.
+    /// Asks the server to cancel the statement that runs on a connection.
     pub(crate) async fn cancel(
         &self,
         token: &tokio_postgres::CancelToken,
@@ -224,7 +228,7 @@ impl Target {
             .clone()
     }
 
-    /// Returns how long a statement may take before it counts as lost.
+    /// Returns how long a statement may take before the connection counts as lost.
     pub(crate) fn statement_timeout(&self) -> Duration {
         Duration::from_millis(self.statement_timeout_ms.load(Ordering::Relaxed))
     }
@@ -249,8 +253,8 @@ impl Target {
         self.lost_contact_ms
             .store(millis(self.created_at.elapsed()).max(1), Ordering::Relaxed);
     }
-    /// Returns whether this process has lost contact within this time. For a process that has just
-    /// started, it returns false.
+    /// Returns whether this process has lost contact with the database within this time. For a
+    /// process that has just started, the function returns false.
     pub(crate) fn lost_contact_within(&self, time: Duration) -> bool {
         let lost_ms = self.lost_contact_ms.load(Ordering::Relaxed);
         lost_ms > 0
@@ -266,7 +270,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Shows the hosts, the database and the schema, and never the password.
+/// Prints the hosts, the database and the schema of the target, and never the password.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target")
@@ -277,8 +281,8 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Checks the name of a schema. The name is the only identifier that is inserted into SQL text, and
-/// only this function checks it.
+/// Checks the name of a schema. The name is the only identifier that the store inserts into SQL
+/// text, and only this function checks it.
 fn check_schema_name(schema: &str) -> Result<(), Error> {
     let first = schema
         .bytes()
@@ -295,9 +299,9 @@ fn check_schema_name(schema: &str) -> Result<(), Error> {
     )))
 }
 
-/// Removes the TLS options of libpq that the driver does not know. `sslmode=verify-full` and
-/// `verify-ca` become `require`, because this crate always verifies the certificate of a server.
-/// Also returns the file name of `sslrootcert=FILE`.
+/// Removes the TLS options of libpq from the connection string that the driver does not know.
+/// `sslmode=verify-full` and `verify-ca` become `require`, because this crate always verifies the
+/// certificate of a server. Returns the changed string, and the file name of `sslrootcert=FILE`.
 fn extract_tls_options(url: &str) -> Result<(String, Option<String>), Error> {
     let url = url
         .replace("sslmode=verify-full", "sslmode=require")

@@ -1,5 +1,5 @@
-//! Statements about timers and about the deadlines of waits: reads due times, fires, cancels and
-//! deletes timers, and ends waits at their deadline.
+//! Statements about timers and about the deadlines of waits: they read due times, fire, cancel and
+//! delete timers, and end waits at their deadline.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -29,18 +29,18 @@ sql!(OF, "timers_of.sql", [INT8]);
 sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4, INT4]);
 sql!(ATTENTION, "findings.sql", [FLOAT8]);
 
-/// The longest time that a batch of timers waits for a key that another transaction has inserted
-/// and not committed yet.
+/// The longest time that the statement which fires a batch of timers waits for a key that another
+/// transaction has inserted and not committed yet.
 const FIRE_LOCK_TIMEOUT: &str = "100ms";
 
-/// A range of due times, relative to the time of the database.
+/// A range of due times of timers or deadlines, relative to the time of the database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
-    /// The range begins this many seconds before now.
+    /// The range of due times begins this many seconds before now.
     pub(crate) since: f64,
-    /// The range ends this many seconds before now.
+    /// The range of due times ends this many seconds before now.
     pub(crate) until: f64,
-    /// Due times before this one are not read.
+    /// The earliest due time in the range: the statement reads no due time before it.
     pub(crate) from: Timestamp,
 }
 
@@ -112,7 +112,7 @@ pub(crate) async fn upcoming(
     Ok((due, now.ok_or_else(no_row)?))
 }
 
-/// A timer that is due.
+/// A timer with a due time that is not after now.
 #[derive(Debug, Clone)]
 pub(crate) struct DueTimer {
     pub(crate) id: i64,
@@ -126,8 +126,8 @@ pub(crate) struct DueTimer {
     pub(crate) schedule: Option<String>,
 }
 
-/// Returns the timers that are due, except `except`, and the time of the database. Timers of
-/// schedules are returned only for the named schedules.
+/// Returns the timers that are due, except the timers in `except`, and the time of the database.
+/// Includes a timer of a schedule only if the caller names the schedule.
 pub(crate) async fn due(
     connection: &Connection,
     limit: i32,
@@ -167,41 +167,44 @@ pub(crate) async fn due(
     ))
 }
 
-/// The decision about a due timer, serialized as `gen_durable.fire` expects it.
+/// The parameters with which a worker fires a due timer, serialized as `gen_durable._fire` expects
+/// them.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) id: i64,
     pub(crate) due: Timestamp,
-    /// Whether the timer starts an instance. If not, its occurrence is recorded as missed.
+    /// Whether the timer starts an instance. If not, the statement records its occurrence as
+    /// missed.
     pub(crate) happens: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remaining: Option<u32>,
-    /// The number of missed occurrences for which the next occurrence stands.
+    /// The number of missed occurrences of the schedule for which the next occurrence stands.
     pub(crate) missed: u32,
-    /// The instance that a schedule starts. It is `None` for a repeating timer of a wait, because
-    /// the row of such a timer already contains the instance to enqueue.
+    /// The new instance that an occurrence of a schedule enqueues. `None` for a repeating timer of
+    /// a wait, because the row of such a timer already contains the instance to enqueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) new_instance: Option<New>,
 }
 
-/// The result of firing a timer.
+/// The outcome of firing one timer.
 #[derive(Debug, Clone)]
 pub(crate) struct Fired {
     pub(crate) id: i64,
-    /// `fired`, `missed`, `cancelled`, or `held`, if another transaction has locked a row that is
-    /// needed.
+    /// The outcome in one word: `fired`, `missed`, `cancelled`, or `held`, if another transaction
+    /// has locked a row that the statement needs.
     pub(crate) answer: String,
     pub(crate) late_seconds: Option<f64>,
-    /// The queue, priority and due time of the instance that the timer started, to wake the
-    /// pickers.
+    /// The queue, priority and due time of the instance that the timer started. The worker wakes
+    /// its pickers for this instance.
     pub(crate) started: Option<(String, i16, Timestamp)>,
     pub(crate) next: Option<Timestamp>,
 }
 
 impl Fired {
-    /// Creates the result for a timer with a row that another transaction has locked.
+    /// Creates the outcome `held` for a timer, if another transaction has locked a row that the
+    /// statement needs.
     pub(crate) fn held(id: i64) -> Fired {
         Fired {
             id,
@@ -213,7 +216,7 @@ impl Fired {
     }
 }
 
-/// Fires timers, all in one transaction.
+/// Fires a batch of due timers, all in one transaction.
 pub(crate) async fn fire(
     connection: &Connection,
     verdicts: &[Verdict],
@@ -249,7 +252,7 @@ pub(crate) async fn cancel(connection: &Connection, id: i64) -> Result<String, F
 }
 
 /// Deletes up to `limit` timers that ended more than `retention_seconds` ago, beginning at the time
-/// `from`. Returns how many were deleted, and the time at which the next batch may begin.
+/// `from`. Returns how many timers it deleted, and the time at which the next batch may begin.
 pub(crate) async fn collect(
     connection: &Connection,
     from: Timestamp,
@@ -263,15 +266,16 @@ pub(crate) async fn collect(
     Ok((column(row, 0)?, column(row, 1)?))
 }
 
-/// Returns how many timers and deadlines are overdue by more than this, each counted up to 10,001.
+/// Returns how many timers and deadlines are overdue by more than `by_seconds`, each counted up to
+/// 10,001.
 pub(crate) async fn overdue(connection: &Connection, by_seconds: f64) -> Result<i64, Fault> {
     let rows = connection.query(&OVERDUE, &[&by_seconds]).await?;
     column(rows.first().ok_or_else(no_row)?, 0)
 }
 
 /// Returns due times of all kinds (timers, deadlines, delayed instances), in order, after the
-/// position `after`. With `only_overdue`, it returns only past due times, and with `only_ahead`
-/// only future ones.
+/// position `after`. With `only_overdue`, returns only due times in the past, and with `only_ahead`
+/// only due times in the future.
 pub(crate) async fn list(
     connection: &Connection,
     limit: i32,
@@ -284,13 +288,15 @@ pub(crate) async fn list(
         .await
 }
 
-/// Returns the due times of one instance, of all kinds.
+/// Returns the due times of all kinds of one instance: its delay, its deadline and its repeating
+/// timers.
 pub(crate) async fn of(connection: &Connection, instance: i64) -> Result<Vec<Row>, Fault> {
     connection.query(&OF, &[&instance]).await
 }
 
-/// Splits the next `seconds` into `parts` equal parts, and returns how many due times fall into
-/// each part, by kind. Each number is counted up to `counted_max`.
+/// Splits the next `seconds` into `parts` equal parts, and returns how many due times of timers,
+/// deadlines and delayed instances are in each part, by kind. Each number is counted up to
+/// `counted_max`.
 pub(crate) async fn forecast(
     connection: &Connection,
     seconds: f64,
@@ -305,8 +311,8 @@ pub(crate) async fn forecast(
         .collect()
 }
 
-/// Returns four counts: blocked lanes, timers and deadlines that are overdue by more than this,
-/// paused schedules, and schedules that fail or that no live worker registers.
+/// Returns four counts: blocked lanes, timers and deadlines that are overdue by more than
+/// `by_seconds`, paused schedules, and schedules that fail or that no live worker registers.
 pub(crate) async fn findings(connection: &Connection, by_seconds: f64) -> Result<[i64; 4], Fault> {
     let rows = connection.query(&ATTENTION, &[&by_seconds]).await?;
     let row = rows.first().ok_or_else(no_row)?;
@@ -318,7 +324,8 @@ pub(crate) async fn findings(connection: &Connection, by_seconds: f64) -> Result
     ])
 }
 
-/// Postgres has no year -9999, so the range begins no earlier than 1970.
+/// Returns `from`, but no time before 1970: Postgres cannot represent the year -9999, with which
+/// the unbounded range begins.
 fn not_before_epoch(from: Timestamp) -> Timestamp {
     from.max(Timestamp::UNIX_EPOCH)
 }

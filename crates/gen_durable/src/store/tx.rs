@@ -16,15 +16,16 @@ use super::{
 };
 use crate::error::Error;
 
-/// A transaction on one of the pool's connections. It dereferences to a `tokio_postgres::Client`,
+/// A transaction on one of the pool's connections. `Tx` dereferences to a `tokio_postgres::Client`,
 /// with all its methods.
 ///
-/// A transaction that is dropped without [`commit`](Tx::commit) is rolled back, and its connection
-/// is closed and not used again.
+/// If a caller drops the transaction without [`commit`](Tx::commit), the transaction is rolled
+/// back, and the pool closes its connection and does not use it again.
 pub struct Tx {
     client: Option<Link>,
     pool: Arc<Inner>,
-    /// The permit for this transaction. It is returned to the pool when the transaction ends.
+    /// The permit of the pool for this transaction. The end of the transaction returns the permit
+    /// to the pool.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -37,7 +38,8 @@ impl Tx {
         }
     }
 
-    /// Commits the transaction. Its changes are durable when this function has returned.
+    /// Commits the transaction. The changes of the transaction are durable when this function has
+    /// returned without an error.
     ///
     /// # Errors
     ///
@@ -49,7 +51,7 @@ impl Tx {
             .map_err(|fault| fault.into_error("commit a transaction"))
     }
 
-    /// Rolls the transaction back. Dropping the transaction does the same, but closes its
+    /// Rolls the transaction back. Dropping the transaction does the same, but closes the
     /// connection.
     ///
     /// # Errors
@@ -73,14 +75,15 @@ impl Tx {
             word
         };
         within_timeout(&self.pool.target, client.batch_execute(text)).await?;
-        // Only a connection that is known to be outside any transaction may be used again.
+        // The pool may use a connection again only if the connection is known to be outside any
+        // transaction.
         self.pool.keep(client);
         Ok(())
     }
 }
 
-/// Cancels the statement of a transaction that is dropped. Otherwise the server could continue a
-/// running statement, and the statement would keep its locks.
+/// Cancels the running statement of a transaction that its owner drops. Otherwise the server could
+/// continue the statement, and the statement would keep its locks.
 impl Drop for Tx {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
@@ -107,8 +110,8 @@ impl fmt::Debug for Tx {
 }
 
 /// A transaction in which the store can run its statements: a [`Tx`], or a caller's
-/// `tokio_postgres::Transaction`. With the feature `sqlx` also a caller's `sqlx::Transaction`,
-/// `PgConnection` or `PoolConnection`.
+/// `tokio_postgres::Transaction`. With the feature `sqlx`, a caller's `sqlx::Transaction`,
+/// `PgConnection` or `PoolConnection` is such a transaction too.
 pub trait Transaction: sealed::Sealed {}
 impl<T: sealed::Sealed> Transaction for T {}
 
@@ -116,11 +119,11 @@ pub(crate) mod sealed {
     use super::{Fault, Fields, Param, Row, Type};
 
     pub trait Sealed: Send {
-        /// The row type of the driver.
+        /// The type of a result row of the driver.
         type Row: Fields;
 
-        /// Sends one unnamed statement, which works through every pooler and leaves nothing on the
-        /// server.
+        /// Sends one unnamed statement, which works through every pooler and leaves no prepared
+        /// statement on the server.
         fn rows(
             &mut self,
             text: String,
@@ -166,9 +169,9 @@ pub(crate) async fn query_in<T: Transaction>(
     within_timeout(target, tx.rows(target.render(sql.text), &typed)).await
 }
 
-/// Waits for a reply until the statement timeout. After the timeout the connection counts as lost,
-/// so that an instance does not wait forever on a silent network. A caller that gets
-/// [`Fault::Lost`] drops the connection.
+/// Waits for the reply to a statement until the statement timeout. After the timeout the connection
+/// counts as lost, so that an instance does not wait forever on a silent network. A caller that
+/// gets [`Fault::Lost`] drops the connection.
 pub(crate) async fn within_timeout<T, E: Into<Fault>>(
     target: &Target,
     sent: impl Future<Output = Result<T, E>>,

@@ -1,4 +1,4 @@
-//! Writes the step results of a lab as an engine does, but one after the other.
+//! Writes the step results of a lab with the statements of an engine, one step result at a time.
 
 use super::{DrainStats, Lab};
 use crate::{
@@ -15,13 +15,13 @@ use crate::{
     },
 };
 
-/// The outcome of writing a decision that may have a transaction of its own.
+/// The outcome of writing a step result that may use a transaction of the step.
 enum Within {
-    /// The decision is committed, or the step had lost its claim.
+    /// The lab has committed the step result, or the step had lost its claim.
     Written,
-    /// The database refused the transaction, for this reason.
+    /// The database refused the transaction of the step, for this reason.
     Refused(Fault),
-    /// The decision has no transaction of its own, and must still be written.
+    /// The step result uses no transaction of the step, and the lab must still write it.
     Open(Box<StepResult>),
 }
 
@@ -47,8 +47,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
             if results.is_empty() || self.write(results, tally).await.is_none() {
                 continue;
             }
-            // Writes each result alone, so that a result that the database rejects does not fail
-            // the others.
+            // Writes each step result alone, so that a step result that the database rejects does
+            // not fail the other step results.
             batch.sort_by_key(|(row, _)| row.id);
             for (row, result) in batch {
                 self.commit_alone(&row, result, tally).await;
@@ -56,16 +56,17 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// Writes a single result. If the database refuses it, the machine's handler runs, as in the
-    /// engine.
+    /// Writes a single step result. If the database refuses it, the lab runs the machine's handler,
+    /// as an engine does.
     async fn commit_alone(&self, row: &Claimed, result: StepResult, tally: &mut DrainStats) {
         if let Some(refused) = self.write(vec![result], tally).await {
             self.handle_refused(row, &refused, tally).await;
         }
     }
 
-    /// Runs the machine's handler for a refused result, and writes the handler's decision. If the
-    /// database refuses that too, the instance fails.
+    /// Runs the machine's handler for a step result that the database refused, and writes the step
+    /// result that the handler returns. If the database refuses this step result too, the instance
+    /// fails.
     async fn handle_refused(&self, row: &Claimed, refused: &Fault, tally: &mut DrainStats) {
         let why = format!("the outcome could not be committed: {}", refused.message());
         let failure = Failure {
@@ -96,7 +97,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// Writes a decision in the step's own transaction, if it has one.
+    /// Writes a step result in the transaction that the step began, if it began one.
     async fn write_within(
         &self,
         row: &Claimed,
@@ -128,7 +129,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         match tx.conclude(&self.client.pool().inner.target, &result).await {
             Ok(Some(_)) => tally.count(result.status),
             // The step had lost its claim, for example because a caller cancelled the instance
-            // while the step ran. The store has rolled its transaction back.
+            // while the step ran. The store has rolled the transaction of the step back.
             Ok(None) => {}
             Err(fault @ Fault::Refused { .. }) => return Within::Refused(fault),
             Err(fault) => panic!("a step's own transaction could not be committed: {fault:?}"),
@@ -136,7 +137,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         Within::Written
     }
 
-    /// Writes all of these results or none. Returns the reason if the database refuses them.
+    /// Writes all of these step results or none. Returns the reason if the database refuses them.
     async fn write(&self, results: Vec<StepResult>, tally: &mut DrainStats) -> Option<Fault> {
         let statuses: Vec<Status> = results.iter().map(|result| result.status).collect();
         let written = self.client.pool().call(move |connection| async move {

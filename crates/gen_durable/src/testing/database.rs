@@ -25,15 +25,15 @@ impl LabDatabase {
         &self.url
     }
 
-    /// Returns the name of the lab's schema. The schema is dropped with all of its contents when
-    /// the lab is dropped.
+    /// Returns the name of the lab's schema. The lab drops the schema with all of its contents when
+    /// the lab itself is dropped.
     pub fn schema(&self) -> &str {
         self.owner.schema()
     }
 
     /// Runs statements as the owner of the lab's schema: `create table ..`, or the app's own
-    /// migrations. Steps may read and write the tables that are created in that schema, by this
-    /// call or through [`url`](LabDatabase::url).
+    /// migrations. Steps may read and write the tables that the test creates in that schema, by
+    /// this call or through [`url`](LabDatabase::url).
     ///
     /// # Panics
     /// The database refuses a statement.
@@ -52,7 +52,8 @@ impl LabDatabase {
             .expect("the lab's database refused to commit");
     }
 
-    /// Creates the schema and the roles. Returns them with the pool that steps use.
+    /// Creates the schema and the roles of the lab. Returns the database of the lab and the pool
+    /// that steps use.
     pub(super) async fn create() -> Result<(LabDatabase, Pool), Error> {
         let server_url = server_url()?;
         let schema = format!(

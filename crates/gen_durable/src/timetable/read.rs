@@ -14,7 +14,7 @@ use crate::{
 
 /// The number of occurrences and runs shown per schedule.
 const SHOWN: usize = 5;
-/// The largest number of rows of a page.
+/// The largest number of timers or schedules of a page.
 const PAGE_MAX: usize = 1_000;
 /// The number of timers that a forecast counts in all of its parts together; each part counts at
 /// most its share, but at least `FORECAST_PART_MIN`.
@@ -28,19 +28,19 @@ const LATE_SECONDS: f64 = 5.0;
 /// A selection of timers by their due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimerSelection {
-    /// All timers, overdue ones first.
+    /// Selects all timers, overdue timers first.
     #[default]
     All,
-    /// Timers with a due time in the past.
+    /// Selects timers with a due time in the past.
     Overdue,
-    /// Timers with a due time in the future.
+    /// Selects timers with a due time in the future.
     Ahead,
 }
 
 /// A filter for a page of timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimerFilter {
-    /// The selection by due time.
+    /// The selection of timers by their due time.
     pub which: TimerSelection,
     /// The end of the previous page (its `next`): the page begins after this position.
     pub after: Option<TimerCursor>,
@@ -51,7 +51,7 @@ pub struct TimerFilter {
 /// A position in the list of timers, ordered by due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimerCursor {
-    /// The due time.
+    /// The due time of the last timer of the page.
     pub due_at: Timestamp,
     /// A number that distinguishes timers with the same due time.
     pub number: i64,
@@ -61,7 +61,7 @@ pub struct TimerCursor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimerPage {
-    /// The timers, the next one first.
+    /// The timers of the page, in the order of their due times.
     pub timers: Vec<TimerInfo>,
     /// The position of the next page; `None` if this is the last page.
     pub next: Option<TimerCursor>,
@@ -72,22 +72,23 @@ pub struct TimerPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Findings {
-    /// Lanes that are blocked by a failed head.
+    /// The number of lanes that a failed head blocks.
     pub lanes_blocked: i64,
-    /// Timers and deadlines that are overdue by more than a few seconds.
+    /// The number of timers and deadlines that are overdue by more than a few seconds.
     pub overdue: i64,
-    /// Schedules that are paused.
+    /// The number of schedules that an operator has paused.
     pub schedules_paused: i64,
-    /// Schedules that no live worker has registered, and schedules with a failed last occurrence.
+    /// The number of schedules that no live worker has registered, or with a failed last
+    /// occurrence.
     pub schedules_failing: i64,
 }
 
 impl Inspect {
-    /// Returns a page of timers of all kinds. Instances that wait for their partition are left out,
-    /// because they do not wait for time alone.
+    /// Returns a page of timers of all kinds. The page leaves out instances that wait for their
+    /// partition, because their due time alone does not let them run.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn timers(&self, filter: TimerFilter) -> Result<TimerPage, Error> {
         let limit = if filter.limit == 0 {
             50
@@ -128,7 +129,7 @@ impl Inspect {
     /// wait (up to 200).
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn timers_of(&self, instance: i64) -> Result<Vec<TimerInfo>, Error> {
         self.read(
             "list the timers of an instance",
@@ -144,11 +145,11 @@ impl Inspect {
     }
 
     /// Divides the time ahead (at most a hundred years) into `parts` (1 to 1,000) and returns the
-    /// number of timers that become due in each; parts without timers are left out. Each kind is
-    /// counted up to [`forecast_max`](Self::forecast_max) per part.
+    /// number of timers that become due in each; the list leaves out parts without timers. The
+    /// statement counts at most [`forecast_max`](Self::forecast_max) timers of each kind per part.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn forecast(&self, ahead: Duration, parts: usize) -> Result<Vec<Forecast>, Error> {
         let (seconds, most) = (
             ahead.min(FORECAST_AHEAD_MAX).as_secs_f64().max(1.0),
@@ -178,7 +179,7 @@ impl Inspect {
     /// Returns a page of at most 1,000 schedules by name, after the name `after`.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn schedules(
         &self,
         after: Option<&str>,
@@ -191,7 +192,7 @@ impl Inspect {
     /// Returns one schedule, or `None` if it does not exist.
     ///
     /// # Errors
-    /// The name is invalid, or the database is away.
+    /// The name of the schedule is invalid, or the database is unreachable.
     pub async fn schedule(&self, name: &str) -> Result<Option<ScheduleInfo>, Error> {
         check(name)?;
         Ok(self
@@ -219,7 +220,7 @@ impl Inspect {
     /// Counts lanes, timers and schedules that need an operator, for the header of a page.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is unreachable.
     pub async fn findings(&self) -> Result<Findings, Error> {
         self.read(
             "count lanes, timers and schedules that need an operator",

@@ -99,7 +99,7 @@ async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
         .id;
     let before = lab.row_of(id).await;
     assert!(!lab.step().await, "it is not due yet");
-    // Updates the clock with SQL, because `skip` would also drain the lab and run more than one
+    // Updates the clock with SQL, because `Lab::skip` would call `Lab::drain` and run more than one
     // step.
     let now = lab.now().await + SignedDuration::from_secs(2);
     let mover = crate::support::sql().await;
@@ -118,7 +118,7 @@ async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
     (lab, before, after, now)
 }
 
-/// Returns the row after `change` has been applied to it.
+/// Applies `change` to a row of `instances` and returns the changed row.
 fn with(row: Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     let mut row = row;
     change(&mut row);
@@ -342,8 +342,8 @@ async fn a_step_that_always_fails_is_retried_until_the_attempts_of_its_policy_ar
     );
 }
 
-/// A machine that waits at a gate in its second step, so that a test can read its row while the
-/// step runs.
+/// A machine with a second step that waits for a permit of a semaphore, so that a test can read the
+/// row of the instance while the step runs.
 #[derive(Serialize, Deserialize)]
 struct Gated;
 
@@ -426,9 +426,9 @@ async fn a_commit_after_which_the_worker_runs_ahead_keeps_the_claim_and_eligible
 async fn a_stopping_engine_releases_claimed_instances_that_have_not_started_without_other_changes()
 {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    // Two instances wait at the gate of their second step and occupy both worker slots of the
-    // engine. The engine has also claimed the third instance, but has no free slot for its first or
-    // second step.
+    // The engine may run two steps at once. Two instances occupy both slots, because their second
+    // step waits for a permit of the semaphore. The engine has claimed the third instance too, but
+    // has no free slot to run it.
     let settings = Settings {
         workers: 2,
         drain_timeout: SECOND / 10,

@@ -77,8 +77,8 @@ fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     row
 }
 
-/// Advances the clock by one second with SQL, because `skip` would also drain the lab and end waits
-/// that have reached their deadline.
+/// Advances the clock by one second with SQL, because `Lab::skip` would call `Lab::drain` and end
+/// waits that have reached their deadline.
 async fn tick(lab: &Lab<()>) -> Timestamp {
     let clock = format!(
         "update {}.lab_clock set now = now + interval '1 s'",
@@ -206,7 +206,8 @@ async fn a_wait_that_reaches_its_deadline_makes_the_instance_runnable_at_the_dea
     ] {
         let (lab, id, _, parked, _) = after(step).await;
         assert_eq!(parked.status, status);
-        // No engine runs in this test. The test moves the clock and calls `_expire` itself.
+        // No engine runs in this test. The test moves the clock and calls the SQL function
+        // `_expire`, which ends waits that have reached their deadline.
         let clock = format!(
             "update {}.lab_clock set now = now + interval '1 h'",
             lab.pool().schema()

@@ -157,8 +157,8 @@ async fn a_postpone_in_a_step_is_a_retry_and_a_postpone_in_a_handler_counts_as_a
     let lab = Lab::new(()).await.register::<Patient>();
     let id = lab.enqueue(Patient { runs: 0 }).await.unwrap().id;
     lab.skip(10 * SECOND).await;
-    // The engine discards the changes that a failed run makes to the state, so the state counts
-    // three of the four runs.
+    // The engine does not store the changes that a failed run makes to the state, so the state of
+    // this instance counts three of its four runs.
     assert_eq!(lab.result_of(id).await.unwrap().unwrap(), (3, 3));
     let outcomes: Vec<String> = told(&lab, id.raw())
         .await

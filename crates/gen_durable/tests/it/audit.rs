@@ -93,7 +93,8 @@ async fn a_new_audit_entry_deletes_expired_entries_and_those_beyond_the_maximum(
         [17, 8, 4],
         "ten expired entries at a time are deleted, and recent ones stay"
     );
-    // Advances the identity column of `audit`, as if a hundred thousand entries had been written.
+    // Advances the identity column of `audit`, as if callers had inserted a hundred thousand
+    // entries.
     let tx = lab.owner().begin().await.unwrap();
     tx.batch_execute(&format!(
         "alter table {schema}.audit alter column id restart with 100030"

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, history, live, sql};
 
-/// A job that has nothing to do with the large instance of a test. The tests check that it still
-/// runs.
+/// A job that is independent of the instance with too much data. The tests check that an engine
+/// still runs this job.
 #[derive(Serialize, Deserialize)]
 struct Unrelated;
 impl Job for Unrelated {
@@ -48,8 +48,9 @@ impl Machine for Gather {
     const NAME: &'static str = "gather";
     type App = ();
     type Step = At;
-    /// The error or success of `children`, the number of children, the number of pages, and the
-    /// number of bytes of all results.
+    /// The output of the parent: the error text of `Context::children`, or the number of children
+    /// that it returned; the number of all children; the number of pages; the number of bytes of
+    /// all results.
     type Output = (String, u64, usize, usize);
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         if let At::Join = at {
@@ -266,8 +267,8 @@ async fn an_instance_that_makes_a_sweep_fail_is_set_to_stuck_and_other_instances
     run_sql(&pool, REFUSES).await;
     let (client, running) = engine(pool.clone());
     unrelated_jobs_run(&client).await;
-    // The due times of both rows are below the watermark of the picker, so only a sweep can find
-    // the rows. The culprit is due first.
+    // The due times of both instances are below the watermark of the picker, so only a sweep can
+    // find the two instances. The instance with the state "culprit" is due first.
     run_sql(
         &pool,
         "insert into S.instances (machine, step, state, eligible_at) values
@@ -366,8 +367,8 @@ async fn an_instance_without_a_lane_position_that_makes_a_pick_fail_is_set_to_st
 async fn a_partition_holder_that_is_set_to_stuck_promotes_the_successor_under_its_key() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
-    // Disables the repair, because it would promote the successor a few seconds later and hide an
-    // error in the promotion.
+    // Disables the repair by the upkeep, because the repair would promote the successor under the
+    // partition key after a few seconds and hide an error in the promotion.
     run_sql(&pool, NO_REPAIR).await;
     let (notices, reported) = std::sync::mpsc::channel();
     let engine = Engine::builder(pool.clone(), ()).register::<Keyed>();
@@ -378,8 +379,8 @@ async fn a_partition_holder_that_is_set_to_stuck_promotes_the_successor_under_it
     let client = engine.client();
     let culprit = client.enqueue(Keyed("culprit".into())).await.unwrap().id;
     let next = client.enqueue(Keyed("next".into())).await.unwrap().id;
-    // The pick that makes the culprit the partition holder fails, and its rollback takes the
-    // partition from the culprit again.
+    // The trigger fails the pick that makes the instance with the state "culprit" the partition
+    // holder. The rollback of that pick leaves the partition key without a holder.
     let running = Running::start(engine);
     assert!(
         client.settled(next, SOON).await.unwrap().is_some(),
@@ -425,7 +426,8 @@ async fn a_pick_finds_a_due_job_behind_any_number_of_priorities_with_jobs_not_ye
             .result,
         Ok(7)
     );
-    // This job becomes due while the engine runs, and no earlier job had its priority.
+    // The job `later` becomes due while the engine runs, and no earlier job had the priority of
+    // this job.
     let later = client
         .enqueue(Unrelated)
         .priority(1999)

@@ -264,7 +264,8 @@ const ZONES: [&str; 24] = [
     "Antarctica/Troll",
 ];
 
-/// Returns whether `DURABLE_CALENDAR_ALL=1` requests the long form of the tests.
+/// Returns whether `DURABLE_CALENDAR_ALL=1` is set, which makes the tests check all time zones and
+/// more occurrences.
 fn all() -> bool {
     std::env::var_os("DURABLE_CALENDAR_ALL").is_some()
 }
@@ -285,7 +286,7 @@ const ORACLE: &str = "
 async fn occurrences_of_periods_equal_postgres_date_arithmetic_in_many_zones_from_1970_to_2037() {
     let client = sql().await;
     let mut compared = 0;
-    // The test uses half of the zones, and all of them in the long form.
+    // The test checks half of the time zones, or all of them if `DURABLE_CALENDAR_ALL=1` is set.
     for zone in ZONES
         .into_iter()
         .skip(usize::from(!all()))

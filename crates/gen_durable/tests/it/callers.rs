@@ -72,7 +72,7 @@ impl Event for Shipped {
 }
 
 /// Makes every kind of call that does not need the row or key that the test has locked, and
-/// requires that each call succeeds while the lock is held.
+/// requires that each call succeeds while the test holds the lock.
 async fn other_calls_succeed(client: &Client) {
     let all = async {
         let job = client.enqueue(plain()).await?.id;
@@ -128,8 +128,8 @@ async fn an_enqueue_that_waits_for_an_uncommitted_key_does_not_delay_calls_of_ot
     .await;
     other_calls_succeed(&client).await;
     holder.rollback().await.unwrap();
-    // On a very busy host the blocked enqueue may have ended with a transient error before the
-    // rollback.
+    // On a very busy host the enqueue that waits for the lock of the test may have ended with a
+    // transient error before the test rolls its transaction back.
     match blocked.await.unwrap() {
         Ok(enqueued) => assert!(enqueued.is_new),
         Err(error) => assert!(error.is_transient(), "{error}"),
@@ -177,7 +177,8 @@ async fn a_signal_to_a_locked_row_fails_with_a_clear_error_and_does_not_delay_ot
         0,
         "nothing was delivered"
     );
-    // The same signal succeeds when the row is no longer locked.
+    // The same signal succeeds after the test has released its lock on the row of the target
+    // instance.
     assert!(client.signal(order, Paid).await.unwrap());
 }
 
@@ -228,7 +229,8 @@ async fn a_slow_read_of_one_caller_delays_neither_calls_nor_reads_of_other_calle
     sent(&pool, "audit.sql").await;
     other_calls_succeed(&client).await;
     holder.rollback().await.unwrap();
-    // On a very busy host the slow read may have timed out by now, so the test ignores its result.
+    // On a very busy host the read of the locked table `audit` may have timed out, so the test
+    // ignores the outcome of that read.
     drop(slow.await.unwrap());
 }
 
@@ -480,8 +482,8 @@ async fn a_statement_that_timed_out_is_cancelled_on_the_server() {
             == 0
     })
     .await;
-    // If a transaction is dropped while one of its statements runs, the pool cancels the statement
-    // on the server too.
+    // If a transaction is dropped while one of its statements runs, the pool sends a cancel request
+    // for the statement to the server.
     let tx = pool.begin().await.unwrap();
     let text = format!("select count(*) from {schema}.audit");
     assert!(

@@ -19,7 +19,8 @@ enum Mode {
     Awaits,
     /// The step polls its cancel token in a loop.
     Polls,
-    /// The step never requests a cancel token, and runs until the test opens the gate.
+    /// The step never requests a cancel token, and runs until the test adds a permit to the
+    /// semaphore `gate`.
     Ignores,
     /// The step requests a cancel token, spawns a task that awaits the token, and ends before the
     /// task does.

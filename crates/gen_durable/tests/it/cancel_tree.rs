@@ -19,8 +19,9 @@ impl Job for Leaf {
 }
 
 /// Builds a root with 2,500 children, of which every fifth has settled. 20 of the settled children
-/// have two unsettled children each. One more child was retried by an operator and counts for no
-/// join. Also builds a second tree, which a cancel of the root must not change.
+/// have two unsettled children each. An operator has retried one more child, which therefore does
+/// not count in the join of the root. Builds a second tree too, which a cancel of the first root
+/// must not change.
 async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
     let root = lab.enqueue(Leaf).after(gen_durable::HOUR).await.unwrap().id;
     let beside = lab
@@ -100,7 +101,8 @@ async fn cancel_subtree_reads_descendants_in_pages_and_locks_only_unsettled_ones
 }
 
 /// A cancel of a subtree waits only for a limited time for a locked descendant. Instances that it
-/// cancelled before the timeout stay cancelled, and a repeated call cancels the rest.
+/// cancelled before the timeout stay cancelled, and a repeated call cancels the remaining
+/// descendants.
 #[tokio::test]
 async fn cancel_subtree_waits_a_limited_time_for_a_locked_descendant_and_can_be_repeated() {
     let lab = Lab::new(()).await.register::<Leaf>();
@@ -126,8 +128,8 @@ async fn cancel_subtree_waits_a_limited_time_for_a_locked_descendant_and_can_be_
     assert_eq!(count(&lab, "settled_at is null").await, 2);
 }
 
-/// The SQL function `cancel` cancels the whole subtree in one transaction, and also locks only
-/// unsettled rows.
+/// The SQL function `cancel` cancels the whole subtree in one transaction, and locks only the rows
+/// of unsettled descendants.
 #[tokio::test]
 async fn the_sql_cancel_of_a_subtree_locks_only_unsettled_descendants() {
     let lab = Lab::new(()).await.register::<Leaf>();

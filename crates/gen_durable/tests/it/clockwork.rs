@@ -1,6 +1,6 @@
-//! Tests timers and schedules as a whole: a simulated year with outages, concurrent nodes, cancels
-//! and changed schedules; workers with a wrong clock; and the cost of a scan for due timers, which
-//! must not depend on the number of rows in `timers`.
+//! Tests timers and schedules as a whole: a simulated year with outages, concurrent workers,
+//! cancels and changed schedules; workers with a wrong clock; and the cost of a scan for due
+//! timers, which must not depend on the number of rows in `timers`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -142,8 +142,9 @@ async fn in_a_simulated_year_no_timer_fires_early_or_twice_and_none_is_missed() 
                 });
             }
             2 => {
-                // Ends a wait while two nodes scan for due timers. Either may be first: the rows
-                // must be consistent in both cases.
+                // A signal or a cancel ends a wait while two calls of `Lab::drain` scan for due
+                // timers. Either may commit first: the rows of the wait and of its timer must be
+                // consistent in both cases.
                 let open: Vec<usize> = (0..waits.len())
                     .filter(|n| waits[*n].ended_at.is_none())
                     .collect();
@@ -165,7 +166,7 @@ async fn in_a_simulated_year_no_timer_fires_early_or_twice_and_none_is_missed() 
                 }
             }
             3 => {
-                // Changes a schedule while two nodes scan for due timers.
+                // Changes a schedule while two calls of `Lab::drain` scan for due timers.
                 let name = SCHEDULES[usize::try_from(dice.below(3)).unwrap()];
                 let cycle: Cycle = CYCLES[usize::try_from(dice.below(5)).unwrap()]
                     .parse()
@@ -185,7 +186,8 @@ async fn in_a_simulated_year_no_timer_fires_early_or_twice_and_none_is_missed() 
                 tokio::join!(lab.drain(), change, lab.drain());
             }
             4 => {
-                // Simulates an outage: no node scans for due timers for up to ten days.
+                // Simulates an outage: moves the clock by up to ten days, in which no worker scans
+                // for due timers.
                 let later = now + HOUR * u32::try_from(1 + dice.below(240)).unwrap();
                 let client = sql().await;
                 let text = format!("update {}.lab_clock set now = $1", lab.pool().schema());
@@ -327,7 +329,7 @@ async fn workers_with_a_clock_one_hour_off_fire_timers_by_the_clock_of_the_schem
     }
 }
 
-/// Returns how often each statement was sent between two readings of the counters.
+/// Returns how often the pool sent each statement between two readings of its counters.
 fn between(
     before: &BTreeMap<&'static str, u64>,
     after: &BTreeMap<&'static str, u64>,
@@ -550,8 +552,8 @@ async fn an_engine_limits_the_rate_of_overdue_deadlines_while_newly_due_timers_f
     })
     .await;
     running.stop().await;
-    // The engine processes at once at most as many overdue deadlines as the configured rate allows
-    // per second, and the rest at that rate.
+    // The engine processes overdue deadlines at the configured rate per second: the first second's
+    // share at once, and the remaining deadlines at that rate.
     let text = format!(
         "select extract(epoch from max(updated_at) - min(updated_at))::float8 from {schema}.instances where deadline_step is null
          and step = 'over' and step_entry_seq = 1"
@@ -679,7 +681,7 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_deadlines
     })
     .await;
     running.stop().await;
-    // The test counts the deadlines that were processed while a timer was late, and does not
+    // The test counts the deadlines that the engine processed while a timer was late, and does not
     // measure time, because a stalled host processes neither timers nor deadlines. It ignores
     // timers that are more than 5 s late, because the engine treats these as overdue.
     let text = format!(

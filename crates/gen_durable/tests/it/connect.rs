@@ -20,7 +20,7 @@ impl Job for Hello {
         self.lane.map(|lane| Lane::new("greets", lane))
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        // The step's own transaction uses one more connection.
+        // The transaction that the step begins uses one more connection of the process.
         let tx = cx.begin().await?;
         tx.execute("select 1", &[]).await?;
         tx.commit().await?;
@@ -205,8 +205,8 @@ async fn a_connect_to_an_unreachable_server_returns_an_error_instead_of_waiting(
     drop(live().await);
 }
 
-/// The database role of the engine has no free connection left. The other loops of the engine must
-/// close their connections, so that the heartbeat can open one and renew the lease.
+/// The database role of the engine has no free connection left. All loops of the engine except the
+/// heartbeat must close their connections, so that the heartbeat can open one and renew the lease.
 #[tokio::test]
 async fn a_worker_renews_its_lease_when_the_server_has_no_free_connections() {
     const LIMIT: usize = 12;

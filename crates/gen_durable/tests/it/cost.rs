@@ -21,7 +21,7 @@ impl Job for Tick {
     }
 }
 
-/// Returns how often each statement was sent between two readings of the counters.
+/// Returns how often the pool sent each statement between two readings of its counters.
 fn between(
     before: &BTreeMap<&'static str, u64>,
     after: &BTreeMap<&'static str, u64>,

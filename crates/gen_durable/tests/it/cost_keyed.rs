@@ -30,8 +30,8 @@ impl Job for KeyedJob {
     }
 }
 
-/// Enqueues the jobs, waits until an engine has run all of them, and returns how often each
-/// statement was sent.
+/// Enqueues the jobs, waits until an engine has run all of them, and returns how often the pool
+/// sent each statement.
 async fn drained(jobs: Vec<KeyedJob>) -> BTreeMap<&'static str, u64> {
     let lab = Lab::new(()).await;
     // With long poll intervals a pick starts only because of a wake, and not because time has

@@ -121,7 +121,7 @@ async fn two_builds_run_together_settle_instances_while_steps_are_added_renamed_
         assert_eq!(result(&client, id).await, json!(n));
     }
     stop(running).await;
-    // No instance was ever stuck, because the history has no such row.
+    // Checks that no instance was ever stuck: the history has no row with the outcome `stuck`.
     let text = format!(
         "select count(*) from {}.history where outcome = 'stuck'",
         pool.schema()

@@ -109,8 +109,8 @@ async fn a_worker_does_not_claim_an_instance_at_a_step_that_its_build_does_not_k
     );
     sql().await.batch_execute(&crashes).await.unwrap();
     let running = Running::start(engine);
-    // Enqueues this instance last: if the old build claimed the other two instances, it would claim
-    // them before this one.
+    // Enqueues the instance `plain` last: if the old build claimed the other two instances, it
+    // would claim them before `plain`.
     let plain = client.enqueue(parcel()).await.unwrap().id.raw();
     assert_eq!(settled(&client, plain).await, "old");
     for id in [labelled, suspect] {
@@ -208,8 +208,9 @@ async fn a_running_engine_retries_stuck_instances_that_another_build_could_not_d
     let newer = Running::start(newer);
     let first = client.enqueue(parcel()).await.unwrap().id.raw();
     assert_eq!(settled(&client, first).await, "new");
-    // Inserts stuck rows, as an older build leaves them, while the newer build runs. There are more
-    // rows than one page of the retry pass holds.
+    // Inserts stuck instances that an older build could not decode, while the newer build runs.
+    // There are more of these instances than the upkeep reads in one page when it retries stuck
+    // instances.
     let rows = 1_100;
     let text = format!(
         "insert into {}.instances (machine, step, state, status) select 'parcel', 'pack', '{{\"weight\": \"heavy\"}}', 'stuck'
@@ -248,8 +249,9 @@ async fn a_worker_does_not_retry_stuck_instances_that_it_cannot_decode_or_that_c
         status(1).await == Status::Stuck
     })
     .await;
-    // One pass of the upkeep retries stuck rows in the order of their ids. When the pass has
-    // retried the row with the largest id, it has already skipped the rows with smaller ids.
+    // One pass of the upkeep reads stuck instances in the order of their ids. When the pass has
+    // retried the instance with the largest id, it has already read the instances 1, 2 and 3 and
+    // has not retried them.
     for _ in 0..3 {
         let text = format!(
             "insert into {}.instances (machine, step, state, status) values ('parcel', 'pack', '{{\"weight\": 1}}', 'stuck')

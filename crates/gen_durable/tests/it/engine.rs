@@ -105,8 +105,8 @@ async fn an_engine_runs_several_queues_and_claims_nothing_from_a_paused_queue_un
         notes(&log) == ["default"]
     })
     .await;
-    // The engine runs another instance of the open queue while the paused queue waits, so the
-    // paused queue is not merely slow.
+    // The engine runs another instance of the default queue while the instance of the paused queue
+    // waits, so the engine is not merely slow to claim that instance.
     client.enqueue(Note::new("more")).await.unwrap();
     eventually("the open queue is still worked", async || {
         notes(&log).len() == 2
@@ -147,8 +147,8 @@ async fn an_instance_runs_even_if_its_enqueue_commits_after_the_picker_has_passe
         .await
         .unwrap()
         .id;
-    // Runs other jobs, so that the watermark of the picker moves past the due time of the
-    // uncommitted row.
+    // Runs other jobs, so that the watermark of the picker moves past the due time of the instance
+    // `late`, which the test has inserted in a transaction that is still open.
     for n in 0..20 {
         let id = client.enqueue(Note::new(&n.to_string())).await.unwrap().id;
         assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
@@ -175,8 +175,8 @@ async fn a_rolled_back_enqueue_leaves_no_instance() {
         .id;
     tx.rollback().await.unwrap();
     assert!(client.settled(id, SECOND).await.unwrap_err().is_not_found());
-    // A caller can also pass a transaction that it opened with `tokio_postgres`. When a transaction
-    // of the pool is dropped, the pool rolls it back.
+    // A caller can enqueue in a transaction that it opened with `tokio_postgres`. When a caller
+    // drops a transaction of the pool, the pool rolls the transaction back.
     let mut own = sql().await;
     let mut tx = own.transaction().await.unwrap();
     let kept = client

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live};
 
-/// Version 1 of the machine "order".
+/// Version 1 of the machine "order", which version 2 replaces.
 #[derive(Serialize, Deserialize)]
 struct OrderV1 {
     total: u64,

@@ -17,9 +17,9 @@ use tokio::sync::{Barrier, Semaphore};
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// The record that all steps of a test share: the steps in the order in which they began, the gates
-/// at which some of them wait, and the largest number of steps that ran at the same time under one
-/// name.
+/// The record that all steps of a test share: the steps in the order in which they began, the
+/// semaphores for which some of them wait, and the largest number of steps that ran at the same
+/// time under one name.
 #[derive(Default, Clone)]
 struct StepTracker(Arc<Mutex<Tracked>>);
 
@@ -86,7 +86,8 @@ struct KeyedJob {
     n: u64,
     name: String,
     by: By,
-    /// If set, the step ends when its instance is cancelled, and does not wait at its gate.
+    /// If set, the step first waits until its instance is cancelled. It then ends, unless the test
+    /// has created a semaphore for the step.
     ends_on_cancel: bool,
 }
 
@@ -162,8 +163,9 @@ async fn enqueue_jobs(client: &Client, by: By, numbers: std::ops::Range<u64>) ->
     made.iter().map(|one| one.id).collect()
 }
 
-/// Runs a few unrelated instances through enqueue, placement, pick and commit. The picks that these
-/// instances need would also have claimed the successor if it were allowed to run.
+/// Runs a few unrelated instances through enqueue, placement, pick and commit. The picks that claim
+/// these instances would have claimed the successor of the cancelled instance too, if the successor
+/// were allowed to run.
 async fn picks_pass(client: &Client) {
     for by in [By::Lane, By::Key, By::Lane] {
         let job = KeyedJob {
@@ -260,7 +262,8 @@ async fn a_lane_worker_begins_the_next_step_only_after_a_cancelled_step_of_its_l
     let (running, _) = start(&pool, &tracker, Settings::default());
     tracker.has_begun(1).await;
     assert!(client.cancel(ids[1], "not needed").await.unwrap());
-    // A cancelled instance that only waits behind the running one leaves the lane at once.
+    // A cancelled instance that waits in the lane behind the running instance leaves the lane at
+    // once.
     assert!(client.cancel(ids[2], "nor this").await.unwrap());
     picks_pass(&client).await;
     assert!(

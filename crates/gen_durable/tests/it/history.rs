@@ -1,5 +1,5 @@
-//! Tests the history of an instance: which commits are recorded, which are not, and when history is
-//! trimmed. The tests of each act check the history entry of that act.
+//! Tests the history of an instance: which commits add a history row, which do not, and which
+//! commits trim the history. The tests of each act check the history entry of that act.
 
 use gen_durable::{
     Context, DAY, Engine, Failure, HistoryCursor, HistoryPolicy, Job, Lab, MINUTE, Machine,
@@ -302,7 +302,8 @@ async fn the_commit_of_a_steps_own_transaction_writes_its_history_entry() {
     );
 }
 
-/// The first child ends the join of its parent. The second child must not change the recorded time.
+/// The first child ends the join of its parent. The second child must not change the time that the
+/// history records for the end of the join.
 #[tokio::test]
 async fn history_keeps_the_time_at_which_the_first_child_woke_a_parent_that_joins_any_child() {
     #[derive(Serialize, Deserialize)]
@@ -528,7 +529,8 @@ async fn history_keeps_the_last_thousand_commits_and_every_hundredth_commit_trim
     );
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (1_101, 1_000));
-    // A commit that records nothing trims the history too, and so does a step result with effects.
+    // A commit that adds no history row trims the history, and so does the commit of a step result
+    // with effects.
     let (lab, _) = after_rounds(Round::<FAILURES> { left: u64::MAX }, 2_099).await;
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (1_101, 999));

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The maximum number of lines of a file.
+/// The maximum number of lines of a Rust or SQL file.
 const LINES_MAX: usize = 700;
 
 /// The maximum number of lines of code in a SQL function of the schema, without comments and empty
@@ -20,40 +20,40 @@ const FUNCTION_LINES_MAX: usize = 90;
 /// `clock()`, which a test can move.
 const REAL_CLOCK: [&str; 37] = [
     "schema/functions/clock.sql",                       // defines clock()
-    "schema/functions/_claim_partition_successors.sql", // the lease of a claim, shown to people
-    "schema/functions/_pick_suspect.sql",               // the lease of a claim, shown to people
-    "schema/functions/_pick.sql",                       // the lease of a claim, shown to people
-    "schema/functions/_project_close.sql",              // how long a worker owns a scope
-    "schema/functions/_project_open.sql",               // whether a worker owns a scope
-    "schema/functions/_repair.sql",                     // when the next sweep is due
-    "schema/functions/_run_open.sql",                   // whether a worker owns a run
-    "schema/functions/_scopes_behind.sql",              // whether a worker owns a scope
-    "schema/functions/_trim_logs.sql",                  // when the next page of a walk is due
-    "schema/functions/_walk_page.sql",                  // when the next page of a walk is due
-    "schema/tables/log_walks.sql",                      // when the next page of a walk is due
-    "schema/tables/migrations.sql",                     // when a migration was installed
-    "schema/tables/workers.sql", // when a worker started and renewed its lease
+    "schema/functions/_claim_partition_successors.sql", // writes when the lease of a claim ends
+    "schema/functions/_pick_suspect.sql",               // writes when the lease of a claim ends
+    "schema/functions/_pick.sql",                       // writes when the lease of a claim ends
+    "schema/functions/_project_close.sql",              // writes how long a worker owns a scope
+    "schema/functions/_project_open.sql",               // checks whether a worker owns a scope
+    "schema/functions/_repair.sql",                     // writes when the next sweep is due
+    "schema/functions/_run_open.sql",                   // checks whether a worker owns a run
+    "schema/functions/_scopes_behind.sql",              // checks whether a worker owns a scope
+    "schema/functions/_trim_logs.sql",                  // writes when to read the next log page
+    "schema/functions/_walk_page.sql",                  // writes when to read the next log page
+    "schema/tables/log_walks.sql",                      // writes when to read the next log page
+    "schema/tables/migrations.sql",                     // writes when a migration was installed
+    "schema/tables/workers.sql", // writes when a worker started and renewed its lease
     "store/sql/grant_missing_leases.sql",
-    "store/sql/findings.sql", // live workers
-    "store/sql/backlog.sql",  // live workers
+    "store/sql/findings.sql", // reads the leases of workers
+    "store/sql/backlog.sql",  // reads the leases of workers
     "store/sql/delete_expired_worker.sql",
-    "store/sql/claim_lane_head.sql", // the lease of a claim, shown to people
-    "store/sql/estimate.sql",        // live workers
+    "store/sql/claim_lane_head.sql", // writes when the lease of a claim ends
+    "store/sql/estimate.sql",        // reads the leases of workers
     "store/sql/expired.sql",
-    "store/sql/explain.sql",     // live workers
-    "store/sql/list_timers.sql", // live workers
-    "store/sql/lab_setup.sql",   // the start of a test's clock
+    "store/sql/explain.sql",     // reads the leases of workers
+    "store/sql/list_timers.sql", // reads the leases of workers
+    "store/sql/lab_setup.sql",   // sets the start of the clock of a lab
     "store/sql/pause.sql",
     "store/sql/projections.sql",
-    "store/sql/projections_page.sql", // live workers, owners of scopes
+    "store/sql/projections_page.sql", // reads leases of workers and owners of scopes
     "store/sql/reap.sql",
     "store/sql/release_expired.sql",
     "store/sql/renew.sql",
-    "store/sql/schedules.sql", // live workers
+    "store/sql/schedules.sql", // reads the leases of workers
     "store/sql/run_advance.sql",
     "store/sql/runs_due.sql",
-    "store/sql/settings.sql",  // the server's own clock
-    "store/sql/snapshots.sql", // how old transactions are
+    "store/sql/settings.sql",  // returns the server's own clock
+    "store/sql/snapshots.sql", // measures the age of open transactions
     "store/sql/no_worker_for.sql",
     "store/sql/workers.sql",
 ];
@@ -61,7 +61,8 @@ const REAL_CLOCK: [&str; 37] = [
 /// The only files of the library that start tasks or threads.
 const SPAWNERS: [&str; 3] = ["engine/mod.rs", "store/connection.rs", "store/pool.rs"];
 
-/// A test file that checks that no LISTEN or NOTIFY is sent, and therefore has to name these words.
+/// The test file that checks that no process sends LISTEN or NOTIFY, and that therefore has to
+/// contain these words.
 const NAMES_WHAT_IT_FORBIDS: &str = "tests/it/pooler.rs";
 
 pub(super) struct File {
@@ -77,18 +78,19 @@ impl File {
     pub(super) fn is_sql(&self) -> bool {
         self.path.ends_with(".sql")
     }
-    /// Returns whether a user's program links the file: tests, examples and benches are not linked.
+    /// Returns whether the source file is part of a user's program: tests, examples and benches are
+    /// not.
     fn is_source(&self) -> bool {
         self.is_rust() && self.path.contains("/src/")
     }
-    /// Returns whether the file belongs to the crate `gen_durable`.
+    /// Returns whether the source file belongs to the crate `gen_durable`.
     fn is_library(&self) -> bool {
         self.is_rust() && self.path.starts_with("crates/gen_durable/src/")
     }
     fn is_store(&self) -> bool {
         self.path.starts_with("crates/gen_durable/src/store/")
     }
-    /// Returns whether the file defines a function of the schema.
+    /// Returns whether the SQL file defines a function of the schema.
     fn is_schema_function(&self) -> bool {
         self.path.contains("/gen_durable/schema/functions/")
     }
@@ -261,7 +263,7 @@ fn every_statement_is_used(files: &[File]) -> Vec<String> {
     let included = |file: &&File| file.is_sql() && !file.path.contains("/gen_durable/schema/");
     let unused = files.iter().filter(included).filter(|file| {
         let name = file.path.rsplit('/').next().unwrap_or_default();
-        // Code names a migration without its direction.
+        // Rust code names a migration without the suffix `.up.sql` or `.down.sql`.
         let name = name
             .trim_end_matches(".up.sql")
             .trim_end_matches(".down.sql");
@@ -274,7 +276,7 @@ fn every_statement_is_used(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// Forbids LISTEN and NOTIFY in every file, also in tests and benches.
+/// Forbids LISTEN and NOTIFY in every Rust and SQL file, including tests and benches.
 fn no_file_uses_listen_or_notify(files: &[File]) -> Vec<String> {
     let mut wrong = Vec::new();
     for file in files
@@ -292,8 +294,8 @@ fn no_file_uses_listen_or_notify(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// Forbids state that belongs to a database session, because it is lost behind a pooler in
-/// transaction mode.
+/// Forbids state of a database session in the library, because a pooler in transaction mode may run
+/// each transaction in another session.
 fn the_library_keeps_nothing_in_a_session(files: &[File]) -> Vec<String> {
     let ours = files
         .iter()

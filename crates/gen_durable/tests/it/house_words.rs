@@ -104,7 +104,7 @@ const PHRASES: [&str; 14] = [
     "late comer",
 ];
 
-/// The verb with which doc comments no longer begin.
+/// A verb with which no doc comment may begin.
 const OLD_VERB: &str = "Answers";
 
 /// The maximum number of columns of a comment line.

@@ -328,8 +328,8 @@ async fn an_unconsumed_signal_keeps_its_dedup_key_for_any_retention() {
         .unwrap()
         .id;
     assert!(client.signal(id, Tick).once("evt-7").await.unwrap());
-    // Inserts a signal that was consumed long ago. The upkeep that deletes this signal must keep
-    // the unconsumed one.
+    // Inserts a signal that a step consumed long ago. The upkeep deletes this signal and must keep
+    // the signal that no step has consumed.
     let insert = format!(
         "insert into {}.signals (target_id, name, payload, dedup_key, consumed_at) values ({id}, 'tick', 'null', 'old', '2020-01-01')",
         pool.schema()

@@ -7,7 +7,7 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-/// An app that opens a database connection of its own.
+/// The app of the tests, which opens a database connection of its own.
 struct Bank {
     url: String,
 }
@@ -83,8 +83,8 @@ async fn steps_and_connections_of_the_app_use_tables_of_the_app_in_the_schema_of
     tx.commit().await.unwrap();
 }
 
-/// A deferred constraint makes Postgres refuse the second deposit at COMMIT. A lab then calls
-/// `handle`, as an engine does.
+/// A deferred constraint makes Postgres refuse the second deposit at COMMIT. The lab then calls
+/// `Machine::handle`, as an engine does.
 #[tokio::test]
 async fn the_handler_is_called_if_postgres_refuses_the_commit_of_a_steps_own_transaction() {
     let lab = bank().await;

@@ -1,5 +1,5 @@
 //! Tests lane workers. A lane worker promotes each successor in its lane and runs it without a
-//! separate claim. Cancels, shutdowns and crashes have the same effect as on claimed instances.
+//! claim. Cancels, shutdowns and crashes have the same outcome for it as for a claimed instance.
 
 use std::{
     collections::HashMap,
@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// The instances that began, in order and with their attempt, and the semaphores at which some
-/// instances wait.
+/// The instances that began, in order and with their attempt, and the semaphores for which some
+/// instances wait in their step.
 #[derive(Default, Clone)]
 struct Gates {
     begun: Arc<Mutex<Vec<(u64, u32)>>>,
@@ -69,7 +69,7 @@ impl Job for Load {
     }
 }
 
-/// A machine with three steps, each of which is committed before the next begins.
+/// A machine with three steps. The worker commits each step before the next step begins.
 #[derive(Serialize, Deserialize)]
 struct Haul {
     n: u64,
@@ -118,8 +118,8 @@ fn start(pool: &Pool, gates: &Gates, settings: Settings) -> Running {
     Running::start(engine.build().unwrap())
 }
 
-/// Enqueues `count` loads into one lane. The second load waits at a semaphore, which the function
-/// returns.
+/// Enqueues `count` loads into one lane. The step of the second load waits until the test adds a
+/// permit to the semaphore that this function returns.
 async fn loads(pool: &Pool, gates: &Gates, count: u64) -> (Vec<i64>, Arc<Semaphore>) {
     let door = gates.shut(1);
     let made: Vec<Enqueued<Load>> = Client::new(pool.clone())
@@ -180,8 +180,8 @@ async fn a_lane_worker_writes_the_row_of_a_job_only_once() {
     let once = format!(
         "select count(*) from (select from {schema}.written group by id having count(*) = 1) once"
     );
-    // The picker claims the first instance, so its row is written twice. On a busy host the lane
-    // worker may claim a few more, because it claims an instance if its step runs for long.
+    // The claim of the first instance by the picker is a further write of its row. On a busy host
+    // the lane worker claims a few more instances: those with a step that runs for long.
     let once: i64 = sql.query_one(&once, &[]).await.unwrap().get(0);
     assert!(once >= 45, "only {once} of 50 were written once");
 }
@@ -283,8 +283,8 @@ async fn a_lane_worker_that_shuts_down_releases_the_instance_that_runs_in_the_la
     assert_eq!(gates.begun(), [(0, 0), (1, 0), (1, 0), (2, 0)]);
 }
 
-/// Changes the rows of a lane as a crash of the lane worker leaves them: the head is `queued`, and
-/// `lanes.worker_id` names the worker.
+/// Changes the rows of a lane as a crash of the lane worker leaves them: the head has the status
+/// `queued`, and `lanes.worker_id` names the crashed worker.
 async fn crashed_lane_worker(pool: &Pool, worker: &str, head: i64) {
     let schema = pool.schema();
     let text = format!(
@@ -314,8 +314,8 @@ async fn an_instance_that_an_expired_lane_worker_ran_runs_again_and_counts_the_c
     );
 }
 
-/// The commit of an expired worker may still be in flight when the reaper runs. The reaper keeps
-/// the row of the worker until it has locked the head and read the outcome of that commit.
+/// The last commit of an expired worker may be in flight when the reaper runs. The reaper keeps the
+/// row in `workers` until it has locked the row of the head and read the outcome of that commit.
 #[tokio::test]
 async fn the_reaper_keeps_the_row_of_an_expired_worker_while_an_instance_that_it_ran_is_locked() {
     let (pool, gates) = (live().await, Gates::default());
@@ -330,8 +330,8 @@ async fn the_reaper_keeps_the_row_of_an_expired_worker_while_an_instance_that_it
     );
     holder.batch_execute(&hold).await.unwrap();
     let running = start(&pool, &gates, short_lease());
-    // The reaper processes workers in the order of their leases. Once it has removed a worker that
-    // expired later, it has also processed the worker that expired first.
+    // The reaper processes expired workers in the order of their leases. Once the reaper has
+    // removed the worker `later`, it has processed `LOST_WORKER`, which expired earlier.
     let later = "f0000000-0000-0000-0000-00000000000d";
     let is_removed =
         format!("select not exists (select from {schema}.workers where id = '{later}')");
@@ -363,8 +363,8 @@ async fn expire_worker(pool: &Pool, worker: &str) {
     sql().await.batch_execute(&insert).await.unwrap();
 }
 
-/// Returns settings with a short lease, because an engine reaps no worker during its first lease
-/// period.
+/// Returns settings with a lease of one second. An engine reaps no expired worker during its first
+/// lease period, so a short lease makes the test short.
 fn short_lease() -> Settings {
     Settings {
         lease: SECOND,
@@ -384,8 +384,8 @@ async fn a_lane_continues_when_its_lane_worker_has_no_lease_row() {
     running.stop().await;
 }
 
-/// A lane worker does not know the head of its lane if it lost the answer to a commit, or if an
-/// operator deleted the previous head.
+/// A lane worker does not know the head of its lane if it lost the answer to the commit that
+/// promoted the head, or if an operator deleted the previous head.
 #[tokio::test]
 async fn a_head_of_a_lane_that_its_lane_worker_does_not_know_is_released_and_runs() {
     let (pool, gates) = (live().await, Gates::default());
@@ -418,8 +418,8 @@ async fn instances_with_several_steps_run_one_after_the_other_in_a_lane() {
     );
 }
 
-/// A cancel in a caller's open transaction locks the lane of a head that runs without a claim.
-/// Enqueues into that lane do not wait for the lock.
+/// A caller cancels a head that a lane worker runs without a claim, and keeps the transaction open.
+/// The transaction locks the row of the lane. Enqueues into that lane do not wait for the lock.
 #[tokio::test]
 async fn an_uncommitted_cancel_of_a_head_does_not_block_enqueues_into_its_lane_or_other_lanes() {
     let (pool, gates) = (live().await, Gates::default());
@@ -462,8 +462,8 @@ async fn an_uncommitted_cancel_of_a_head_does_not_block_enqueues_into_its_lane_o
     assert_eq!(gates.begun(), [(0, 0), (1, 0), (4, 0), (2, 0), (3, 0)]);
 }
 
-/// Enqueues an instance into its own lane and marks it as executing in `worker`, as a crash of that
-/// worker leaves it.
+/// Enqueues an instance into a lane of its own and sets the instance to `executing` in `worker`, as
+/// a crash of `worker` leaves it.
 async fn executing_in(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
     let id = Client::new(pool.clone())
         .enqueue(Load { n, dock: n })
@@ -493,7 +493,7 @@ async fn an_error_while_one_expired_worker_is_reaped_does_not_block_the_reap_of_
          execute function {schema}.refuse()"
     );
     sql().await.batch_execute(&refuse).await.unwrap();
-    // The reaper begins with the worker that has the oldest lease.
+    // The reaper begins with the expired worker of the oldest lease, which is `refused`.
     expire_worker(&pool, refused).await;
     expire_worker(&pool, other).await;
     let running = start(&pool, &gates, short_lease());
@@ -520,8 +520,8 @@ async fn an_error_while_one_expired_worker_is_reaped_does_not_block_the_reap_of_
     );
 }
 
-/// A caller's transaction may lock a lane that still names an expired worker, although another
-/// worker already runs the head of that lane.
+/// A caller's transaction may lock the row of a lane in which `worker_id` still names an expired
+/// worker, although another worker already runs the head of that lane.
 #[tokio::test]
 async fn the_reaper_reaps_claims_of_an_expired_worker_while_a_lane_that_it_ran_is_locked() {
     let (pool, gates) = (live().await, Gates::default());
@@ -558,8 +558,8 @@ async fn the_reaper_reaps_claims_of_an_expired_worker_while_a_lane_that_it_ran_i
     assert_eq!(gates.begun(), [(0, 0), (1, 0), (9, 1), (2, 0)]);
 }
 
-/// Deletes the head of a lane that `lane_worker` runs. The successor of the head has a partition
-/// key, and another instance is the partition holder.
+/// Deletes the head of a lane that names `lane_worker` in `worker_id`. The successor of the head
+/// has a partition key, and an instance of another lane is the partition holder.
 async fn delete_head_before_keyed_successor(
     pool: &Pool,
     gates: &Gates,
@@ -590,7 +590,7 @@ async fn delete_head_before_keyed_successor(
     (ids, other)
 }
 
-/// Asserts that the successor waits until the partition holder has ended, and then runs.
+/// Asserts that the successor `ids[2]` runs only after the partition holder `other` settled.
 async fn assert_waits_for_its_partition(pool: &Pool, gates: &Gates, ids: &[i64], other: i64) {
     let client = Client::new(pool.clone());
     eventually("the instance waits for its partition", async || {
@@ -634,9 +634,8 @@ async fn a_successor_reaped_from_an_expired_lane_worker_runs_only_when_its_parti
     running.stop().await;
 }
 
-/// The snapshot of the cancel is older than the promotion of the successor, and the promotion
-/// writes nothing into the successor's row. So the cancel cannot detect that the step of the
-/// successor runs.
+/// The snapshot of a cancel is older than the promotion of a successor in a lane. The promotion
+/// does not write the successor's row, so the cancel cannot detect that the successor's step runs.
 #[tokio::test]
 async fn a_cancel_fails_if_its_snapshot_is_older_than_the_promotion_and_can_be_retried() {
     let (pool, gates) = (live().await, Gates::default());
@@ -672,7 +671,8 @@ async fn a_cancel_fails_if_its_snapshot_is_older_than_the_promotion_and_can_be_r
         ),
         "{explained:?}"
     );
-    // Once the instance is claimed, its worker does not write the row again before the step ends.
+    // When the lane worker has claimed the instance, it writes the row of the instance next when
+    // the step ends. So a cancel at `repeatable read` sees the newest version of the row.
     is_reported_as_executing(&client, ids[2]).await;
     caller.batch_execute(begin).await.unwrap();
     assert_eq!(
@@ -683,7 +683,7 @@ async fn a_cancel_fails_if_its_snapshot_is_older_than_the_promotion_and_can_be_r
             .get::<_, &str>(0),
         "cancelled"
     );
-    // The same transaction can also cancel an instance that is queued behind the head.
+    // The transaction that cancelled the head cancels an instance `queued` behind the head.
     assert_eq!(
         caller
             .query_one(&cancel(ids[4]), &[])

@@ -1,5 +1,5 @@
-//! Tests lanes: a lane runs one whole instance at a time, in the order of the enqueues. An instance
-//! that is retried keeps its lane position.
+//! Tests lanes: a worker runs one whole instance of a lane at a time, in the order of the enqueues.
+//! An instance keeps its lane position when its step is retried.
 
 use std::{
     sync::{
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// The instances that ran, in the order in which they began.
+/// The jobs that ran, each with its lane and number, in the order in which their steps began.
 #[derive(Default, Clone)]
 struct Book(Arc<Mutex<Vec<(String, u64)>>>);
 
@@ -40,8 +40,8 @@ impl Book {
 struct Deploy {
     server: String,
     n: u64,
-    /// The number of attempts that fail before one succeeds. With `None` the first attempt settles
-    /// the instance as failed.
+    /// The number of attempts of the job that fail before one succeeds. With `None` the first
+    /// attempt settles the job as failed.
     fails: Option<u32>,
     blocks: bool,
 }
@@ -311,6 +311,8 @@ async fn a_child_in_the_lane_of_its_waiting_parent_is_refused() {
 }
 
 /// Two parents are in different lanes, and each spawns a child into the lane of the other parent.
+/// The second spawn fails, because each child would wait behind a parent that waits for the other
+/// child.
 #[tokio::test]
 async fn a_spawn_is_refused_if_lanes_would_wait_for_each_other_in_a_cycle() {
     let book = Book::default();
@@ -339,8 +341,8 @@ async fn a_spawn_is_refused_if_lanes_would_wait_for_each_other_in_a_cycle() {
         refused.message
     );
     lab.result_of(made[0].id).await.unwrap().unwrap();
-    // Lanes that wait for each other in one direction form no cycle: the child of the last parent
-    // runs, and then each parent before it joins.
+    // The lanes of the parents wait for each other in one direction, so they form no cycle: the
+    // child of the last parent runs, and then each parent before it joins.
     let made = lab
         .enqueue_all([parent("a", "b"), parent("b", "c"), parent("c", "d")])
         .await
@@ -361,13 +363,15 @@ async fn a_priority_does_not_change_the_order_of_instances_in_a_lane() {
             .await
             .unwrap();
     }
-    // The picker claims the heads of two lanes in the order of their priority.
+    // The picker claims job 5, the head of lane `b` with priority -1, before the head of lane `a`,
+    // which has priority 0.
     lab.enqueue(deploy("b", 5)).priority(-1).await.unwrap();
     assert!(lab.step().await);
     assert_eq!((book.of("a"), book.of("b")), (vec![], vec![5]));
     lab.drain().await;
     assert_eq!(book.of("a"), [1, 2, 3, 4]);
-    // A lane worker, which runs the lane without claiming each instance, keeps the same order.
+    // A lane worker, which runs the instances of a lane without claiming each, runs them in the
+    // order of the enqueues too.
     let engine = Engine::builder(lab.pool().clone(), book.clone())
         .register::<Deploy>()
         .build()
@@ -416,16 +420,16 @@ async fn an_engine_runs_many_lanes_at_once_and_each_lane_in_enqueue_order() {
     running.await.unwrap().unwrap();
 }
 
-/// A job in a batch of several jobs. Job 0 ends at once. Job 1 blocks the only thread of its
-/// runtime, as steps should not, until job 0 is committed as done. The other jobs cannot begin
-/// before that.
+/// A job of a batch of several jobs. The step of job 0 ends at once. The step of job 1 blocks the
+/// only thread of its Tokio runtime, as steps should not, until job 0 is committed as done. The
+/// steps of the other jobs cannot begin before that.
 #[derive(Serialize, Deserialize)]
 struct BlockingJob(u64);
 
 struct HogApp {
-    /// Is true after job 0 has begun.
+    /// Becomes true when the step of job 0 has begun.
     begun: AtomicBool,
-    /// Receives a message when job 0 is committed as done.
+    /// Receives a message when the commit of job 0 is visible as `done`.
     first_is_done: Mutex<std::sync::mpsc::Receiver<()>>,
 }
 
@@ -441,8 +445,8 @@ impl Job for BlockingJob {
         if self.0 != 1 {
             return Ok(true);
         }
-        // The picker and the sweep may claim at the same time, so job 1 may begin before job 0. Job
-        // 1 waits until job 0 has begun.
+        // The picker and the sweep of a worker may claim at the same time, so job 1 may begin
+        // before job 0. Job 1 waits until job 0 has begun.
         while !cx.app.begun.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -471,13 +475,14 @@ async fn a_finished_step_is_committed_while_other_jobs_of_its_batch_cannot_begin
             .unwrap(),
     );
     let client = Client::new(pool.clone());
-    // Runs jobs one by one until both committers have committed a result and wait for more.
+    // The test runs jobs one by one until both committers of the engine have committed a step
+    // result and wait for more step results.
     for n in 10..20 {
         let before = client.enqueue(BlockingJob(n)).await.unwrap();
         client.settled(before.id, SOON).await.unwrap().unwrap();
     }
-    // The test begins to watch job 0 before the enqueue, because job 1 may block the thread of this
-    // test before the enqueue returns.
+    // The test begins to poll the status of job 0 before it enqueues the jobs, because job 1 may
+    // block the thread of this test before the enqueue returns.
     let first = format!(
         "select coalesce(bool_or(status = 'done'), false) from {}.instances where lane_key = 'hog:0'",
         pool.schema()

@@ -1,6 +1,6 @@
 //! Tests transactions at `repeatable read` and `serializable`. Such a transaction does not see rows
-//! that were committed after it began. If an act depends on a newer snapshot, the transaction
-//! leaves the act to other transactions or fails with an error that names the remedy.
+//! that were committed after its snapshot. If an act needs a newer snapshot, the transaction leaves
+//! the act to later transactions or fails with an error that names the remedy.
 
 use std::sync::Arc;
 
@@ -37,13 +37,14 @@ struct Strict {
 enum At {
     #[default]
     End,
-    /// The step enqueues an instance with the same lane and partition key while its transaction is
-    /// open.
+    /// The step enqueues an instance with the same lane and partition key on another connection
+    /// while its transaction is open.
     Joined,
-    /// The step receives a signal while its transaction is open, and ends by waiting for that
-    /// signal.
+    /// The step signals its own instance on another connection while its transaction is open, and
+    /// then waits for that signal.
     Wait,
-    /// The step ends with `next` and waits in the next step, as the error of `Wait` recommends.
+    /// The step signals its own instance as `Wait` does, returns `next`, and waits for the signal
+    /// in the next step, as the error of `Wait` recommends.
     Next,
     PlainWait,
     Spawn,
@@ -154,7 +155,7 @@ async fn an_instance_enqueued_during_a_steps_own_transaction_runs_after_it_at_ev
 }
 
 /// The promotion of a successor in a lane writes nothing into the row of the successor. If the
-/// transaction of a step does not promote the successor, it must remove the worker from
+/// transaction of a step does not promote the successor, the transaction must clear
 /// `lanes.worker_id`: otherwise the successor would appear to run, and no picker would claim it.
 #[tokio::test]
 async fn a_lane_worker_continues_after_a_steps_own_transaction_at_every_isolation_level() {
@@ -176,7 +177,8 @@ async fn a_lane_worker_continues_after_a_steps_own_transaction_at_every_isolatio
         for at in [At::End, At::Joined, At::End, At::Joined, At::End] {
             last = Some(client.enqueue(strict()).starting_at(at).await.unwrap().id);
         }
-        // No upkeep runs during the test, so it would not repair a lost promotion.
+        // No upkeep of the engine runs during the test, so no repair promotes a successor that a
+        // commit did not promote.
         let settings = Settings {
             reap_every: HOUR,
             ..Settings::default()
@@ -295,7 +297,8 @@ async fn an_engine_does_not_start_if_the_default_isolation_is_not_read_committed
         "{error}"
     );
     assert!(error.contains("alter role"), "{error}");
-    // With the remedy that the error names, the engine starts.
+    // The test connects with the default isolation level `read committed`, which the error of the
+    // engine recommends, and the engine starts.
     let mended = strict
         .replace("repeatable", "read")
         .replace("%20read", "%20committed");
@@ -313,8 +316,8 @@ async fn an_engine_does_not_start_if_the_default_isolation_is_not_read_committed
         .unwrap();
 }
 
-/// The default isolation level of the database may change while an engine runs, and the next
-/// connection of the engine then has the new level.
+/// An administrator may change the default isolation level of the database while an engine runs.
+/// The next connection that the engine opens then has the new level.
 #[tokio::test]
 async fn the_sql_functions_that_claim_and_commit_fail_above_read_committed() {
     let pool = live().await;

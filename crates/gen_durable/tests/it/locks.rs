@@ -1,5 +1,5 @@
 //! Tests a caller's transaction that locks the row of an instance: only the commit of that instance
-//! waits.
+//! waits for the row lock.
 
 use std::sync::{
     Arc,
@@ -36,8 +36,8 @@ impl Job for Gated {
     }
 }
 
-/// Starts an engine with `count` jobs that all run and wait at the gate. The engine has no free
-/// slot for further jobs.
+/// Starts an engine with `count` jobs. Their steps all run and wait until the test sets `App::gate`
+/// to true. The engine has no free slot for further jobs.
 async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated>>) {
     let app = App {
         gate: watch::Sender::new(false),
@@ -91,7 +91,8 @@ async fn a_row_that_a_caller_locks_delays_only_the_commit_of_that_instance() {
     let caller = hold(&stage, held).await;
     app.gate.send_replace(true);
     settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
-    // The engine also commits jobs that are enqueued later.
+    // The engine commits the step results of jobs that the test enqueues while the caller still
+    // holds the row lock.
     let later = stage.lab.enqueue_all((0..40).map(|_| Gated)).await.unwrap();
     settle_all(&stage, later.iter().map(|job| &job.id)).await;
     let waiting =
@@ -105,7 +106,7 @@ async fn a_row_that_a_caller_locks_delays_only_the_commit_of_that_instance() {
 }
 
 /// The engine loses the answer to a commit while a caller locks a row of the batch. The statement
-/// that resolves the unknown commit outcome must not wait for that lock either.
+/// with which the engine resolves the unknown commit outcome must not wait for the row lock.
 #[tokio::test]
 async fn a_commit_with_a_lost_answer_and_a_locked_row_delays_no_commit_of_other_instances() {
     for fault in [Fault::CutBefore, Fault::CutAfter] {
@@ -119,7 +120,7 @@ async fn a_commit_with_a_lost_answer_and_a_locked_row_delays_no_commit_of_other_
         settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
         let later = stage.lab.enqueue_all((0..10).map(|_| Gated)).await.unwrap();
         settle_all(&stage, later.iter().map(|job| &job.id)).await;
-        // The lock does not delay the engine's own client either.
+        // The client of the engine can enqueue an instance while the caller holds the row lock.
         engine.client.enqueue(Gated).await.unwrap();
         caller.batch_execute("rollback").await.unwrap();
         settle_all(&stage, [&held]).await;
@@ -136,9 +137,9 @@ async fn a_commit_with_a_lost_answer_and_a_locked_row_delays_no_commit_of_other_
     }
 }
 
-/// The commit of a step is durable, the engine lost its answer, and a caller locked the row before
-/// the engine could resolve the outcome. When the row is no longer locked, the next step runs on
-/// the same claim.
+/// The commit of a step is durable, the engine lost the answer to the commit, and a caller locked
+/// the row of the instance before the engine could resolve the outcome. When the caller has
+/// released the row lock, the engine runs the next step on the same claim.
 #[tokio::test]
 async fn a_commit_with_a_lost_answer_is_found_committed_when_its_row_is_no_longer_locked() {
     let stage = Stage::new().await;
@@ -161,8 +162,8 @@ async fn a_commit_with_a_lost_answer_is_found_committed_when_its_row_is_no_longe
     let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
     stage.proxy.go_down().await;
     stage.proxy.come_back();
-    // The engine tries to resolve the unknown commit outcome and finds the row locked, more often
-    // than the committer would retry on its own.
+    // The engine tries to resolve the unknown commit outcome and finds the row of the instance
+    // locked, more often than the committer alone would try.
     let resolve = "store::resolve::resolve";
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(resolve) < 5 {
@@ -186,8 +187,8 @@ async fn a_commit_with_a_lost_answer_is_found_committed_when_its_row_is_no_longe
     engine.stop().await;
 }
 
-/// A shutdown releases the claims of steps that still run. A row that a caller has locked must not
-/// delay the release of the other claims.
+/// A shutdown of the engine releases the claims of steps that still run. A row that a caller has
+/// locked must not delay the release of the other claims.
 #[tokio::test]
 async fn a_shutdown_releases_every_claim_except_the_claim_of_a_row_that_a_caller_locks() {
     let stage = Stage::new().await;
@@ -200,15 +201,15 @@ async fn a_shutdown_releases_every_claim_except_the_claim_of_a_row_that_a_caller
         9,
         "they were released and no attempt was counted"
     );
-    // The locked row keeps its claim, and the worker keeps its row in `workers`, so that the reaper
-    // finds the claim later.
+    // The row that the caller locked keeps its claim, and the worker keeps its row in `workers`, so
+    // that the reaper finds the claim later.
     let kept = "select count(*) from S.workers w join S.instances i on i.locked_by = w.id where i.status = 'executing'";
     assert_eq!(stage.number(kept).await, 1);
     caller.batch_execute("commit").await.unwrap();
 }
 
-/// A caller locks rows in another order than the committer. A batch that waited for a lock would
-/// hold locks that the caller needs.
+/// A caller locks rows of instances in another order than the committer. A batch of the committer
+/// that waited for a row lock would hold row locks that the caller needs.
 #[tokio::test]
 async fn a_caller_that_locks_rows_in_another_order_than_the_committer_causes_no_deadlock() {
     let stage = Stage::new().await;
@@ -216,9 +217,9 @@ async fn a_caller_that_locks_rows_in_another_order_than_the_committer_causes_no_
         let (engine, app, ids) = at_the_gate(&stage, 10).await;
         let (first, last) = (ids[0], ids[9]);
         let caller = hold(&stage, last).await;
-        // Waits until the server has answered a commit attempt. If a batch held locks while it
-        // waits for the caller's row, the caller's next lock would close a cycle, and Postgres
-        // would report a deadlock (40P01).
+        // The test waits until the server has answered a commit attempt of the engine. If a batch
+        // held row locks while it waits for the caller's row, the caller's next lock would close a
+        // cycle, and Postgres would report a deadlock (40P01).
         let sent = stage.proxy.done("._write_step_results($1");
         app.gate.send_replace(true);
         let deadline = tokio::time::Instant::now() + LONG;
@@ -243,14 +244,15 @@ async fn a_caller_that_locks_rows_in_another_order_than_the_committer_causes_no_
     }
 }
 
-/// Two engines with overlapping claims. The second engine has claimed half of the rows while the
-/// first engine still ran them, so both engines write results of the same rows.
+/// Two engines have claimed the same rows: the second engine has claimed half of the rows while the
+/// first engine still ran their steps, so both engines write step results of the same rows.
 #[tokio::test]
 async fn two_engines_that_commit_the_same_rows_do_not_deadlock_and_lose_nothing() {
     let stage = Stage::new().await;
     let (one, app, ids) = at_the_gate(&stage, 100).await;
-    // Takes half of the claims from the first engine, as a reaper would, and moves the rows to a
-    // queue that only the second engine runs, so that the first engine cannot claim them again.
+    // The test takes half of the claims from the first engine, as a reaper does, and sets `queue`
+    // of these rows to a queue that only the second engine runs. So the first engine cannot claim
+    // the rows a second time.
     stage
         .sql(
             "update S.instances set status = 'runnable', claim_epoch = claim_epoch + 1, locked_by = null,

@@ -1,5 +1,5 @@
-//! Tests an open transaction of a caller that locks a row or a key. A step result that addresses
-//! the row by its key waits, and no other result does.
+//! Tests an open transaction of a caller that locks the row or the key of an instance. A step
+//! result that addresses the instance by its key waits for the lock, and no other step result does.
 
 use gen_durable::{
     Context, DAY, Id, Job, Machine, NewInstance, Outcome, SECOND, Settings, Signal, StepError,
@@ -14,13 +14,13 @@ use crate::wire::{
 };
 
 const KEY: &str = "order:42";
-/// The statement that begins an attempt to commit, and the statement that writes the step results
-/// if no row is locked.
+/// The statement that begins an attempt of the committer to commit a batch, and the statement that
+/// writes the step results of a batch if no row is locked.
 const ATTEMPTS: [&str; 2] = ["store::step_results::lock", "._write_step_results($1"];
 
 type Gate = watch::Sender<bool>;
 
-/// The machine with an instance that holds the key.
+/// The machine of the instance that holds the key `KEY`.
 #[derive(Serialize, Deserialize)]
 struct Order {
     n: u32,
@@ -44,7 +44,7 @@ impl Signal for Paid {
     type To = Order;
 }
 
-/// The way in which a step result addresses the key.
+/// The way in which the step result of a `Sender` addresses the key `KEY`.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 enum By {
     Nothing,
@@ -53,7 +53,8 @@ enum By {
     Child,
 }
 
-/// A machine that waits at the gate and then returns its step result.
+/// A machine with a step that waits until the test sets its `Gate` to true, and then returns a step
+/// result as `by` says.
 #[derive(Serialize, Deserialize)]
 struct Sender {
     by: By,
@@ -79,8 +80,8 @@ impl Machine for Sender {
             By::Nothing => done(()),
             By::Signal => next(At::Sent).and_signal(Order::keyed(KEY), Paid),
             By::Enqueue => next(At::Sent).and_enqueue(order()),
-            // One of the two children has the key, and the join on any child does not wait for that
-            // child.
+            // One of the two children has the key `KEY`. The parent joins any child, so it does not
+            // wait for the child with the key.
             By::Child => spawn([order(), NewInstance::new(Order { n: 1 })])
                 .any()
                 .then(At::Sent)
@@ -97,8 +98,8 @@ fn settings() -> Settings {
     }
 }
 
-/// Starts an engine with senders that all run and wait at the gate. The results of the first sender
-/// and of the last three address the key.
+/// Starts an engine with 30 senders. Their steps all run and wait until the test sets the `Gate` to
+/// true. The step results of the first sender and of the last three senders address the key `KEY`.
 async fn at_the_gate(stage: &Stage, by: By) -> (Running, Gate, Vec<Id<Sender>>) {
     let gate = Gate::new(false);
     let engine = stage.run(stage.pool(), gate.clone(), |e| {
@@ -138,7 +139,7 @@ async fn assert_settled(stage: &Stage, senders: impl IntoIterator<Item = &Id<Sen
 }
 
 /// Opens a transaction of the caller and does not commit it. The transaction signals the instance
-/// that holds the key, or enqueues an instance with the key.
+/// that holds the key `KEY`, or enqueues an instance with that key.
 async fn hold<'a>(
     stage: &Stage,
     caller: &'a mut tokio_postgres::Client,
@@ -175,7 +176,8 @@ async fn a_key_that_an_open_transaction_locks_delays_only_step_results_that_addr
         let tx = hold(&stage, &mut caller, by).await;
         gate.send_replace(true);
         assert_settled(&stage, &ids[1..27], &what).await;
-        // The engine also commits the results of senders that the test enqueues later.
+        // The engine commits the step results of senders that the test enqueues while the caller's
+        // transaction is still open.
         let later = stage
             .lab
             .enqueue_all((0..20).map(|_| Sender { by: By::Nothing }))
@@ -217,8 +219,9 @@ async fn a_shutdown_ends_while_an_open_transaction_locks_a_key_that_step_results
     }
 }
 
-/// Runs steps until the committer has one step result left, which it cannot write because a
-/// caller's transaction locks the row. Returns the engine and the connection of that transaction.
+/// Runs senders until the committer has one step result left, which it cannot write because a
+/// caller's transaction locks the row of the instance. Returns the engine and the connection of the
+/// caller's transaction.
 async fn one_aside(stage: &Stage) -> (Running, tokio_postgres::Client) {
     let (engine, gate, ids) = at_the_gate(stage, By::Nothing).await;
     let caller = stage.caller().await;
@@ -232,7 +235,7 @@ async fn one_aside(stage: &Stage) -> (Running, tokio_postgres::Client) {
     (engine, caller)
 }
 
-/// Waits until the engine has renewed its lease `count` times.
+/// Waits until the engine has renewed the lease of its worker `count` times.
 async fn heartbeats(stage: &Stage, count: usize) {
     let renewed = |stage: &Stage| stage.proxy.done("store::lease::renew");
     let (before, deadline) = (renewed(stage), tokio::time::Instant::now() + LONG);
@@ -245,8 +248,8 @@ async fn heartbeats(stage: &Stage, count: usize) {
     }
 }
 
-/// The test counts the attempts of the committer. A slow host makes fewer attempts in the same
-/// time, never more.
+/// The test counts the attempts of the committer to write a step result of a locked row. A slow
+/// host makes fewer attempts in the same time, never more.
 #[tokio::test]
 async fn the_committer_retries_a_step_result_with_a_locked_row_at_most_every_fifty_milliseconds() {
     let stage = Stage::new().await;
@@ -287,8 +290,8 @@ async fn the_committer_retries_a_step_result_with_growing_pauses_while_the_datab
         refused.iter().map(|rule| rule.has_fired()).sum::<usize>(),
         begun.elapsed(),
     );
-    // The committer pauses 100, 200, 400, 800 and 1,600 ms between its attempts, and then 2 s each
-    // time.
+    // The committer pauses 100, 200, 400, 800 and 1,600 ms between its first attempts to write the
+    // step result, and then 2 s between any two attempts.
     assert!(
         attempts as u128 <= took.as_millis() / 2_000 + 6,
         "{attempts} attempts in {took:?}"

@@ -1,6 +1,6 @@
-//! Each metric counts the events that its name says. The metrics recorder is global to the process
-//! and also counts events of other tests, so the test asserts only that each metric rises when the
-//! test causes the counted event.
+//! Tests that each metric counts the events that its name says. The metrics recorder is global to
+//! the process and counts events of other tests too, so this test asserts only that each metric
+//! rises when the test causes the counted event.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -26,11 +26,11 @@ pub(crate) static METRICS: LazyLock<MetricCounts> = LazyLock::new(|| {
     counts
 });
 
-/// The behaviour of a [`Counted`] job.
+/// The behaviour of the step of a [`Counted`] job.
 #[derive(Serialize, Deserialize)]
 enum Does {
     Nothing,
-    /// The job waits until the test adds a permit to the semaphore.
+    /// The step of the job waits until the test adds a permit to the semaphore.
     Waits,
     Fails,
 }
@@ -125,8 +125,8 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_when_its_event_occu
             .await
             .unwrap();
     };
-    // The test increments the claim epoch of a running step, as if another worker had claimed the
-    // row.
+    // The test increments the `claim_epoch` of an instance while its step runs, as if another
+    // worker had claimed the instance.
     let waits = client.enqueue(counted(Does::Waits)).await.unwrap().id;
     eventually("the step runs", async || {
         client
@@ -160,7 +160,8 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_when_its_event_occu
     ))
     .await;
     client.enqueue(counted(Does::Nothing)).await.unwrap();
-    // The test deletes the head of a lane with SQL, so that a repair must promote the successor.
+    // The test deletes the head of a lane with SQL, so that the repair by upkeep must promote the
+    // successor.
     let in_lane = || Counted {
         does: Does::Nothing,
         lane: Some("a".into()),
@@ -179,7 +180,8 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_when_its_event_occu
     })
     .await;
     run(&format!("delete from S.instances where id = {head}")).await;
-    // The test makes an occurrence of the schedule three hours overdue.
+    // The test sets the due time of the schedule's next occurrence back by three hours, so that the
+    // occurrence is overdue.
     run("update S.timers set due_at = due_at - interval '3 hours'").await;
     for good in [true, false] {
         client.record("t", Happened { good }).await.unwrap();
@@ -219,8 +221,8 @@ async fn failures_beyond_the_queue_of_a_blocked_on_failure_hook_are_counted_as_d
         .unwrap();
     let client = engine.client();
     let running = engine.start();
-    // The `on_failure` hook blocks on the first failure. A thousand failures wait in the queue of
-    // the hook, and the engine drops the others.
+    // The `on_failure` hook of the engine blocks on the first failed job. The engine keeps a
+    // thousand further failures in memory for the hook, and drops the rest.
     client
         .enqueue_all((0..1_010).map(|_| counted(Does::Fails)))
         .await

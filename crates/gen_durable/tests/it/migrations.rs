@@ -157,8 +157,8 @@ async fn the_runtime_role_runs_engines_without_ddl_rights_and_the_reader_role_ca
             .unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{write}");
     }
-    // The SQL functions run with the rights of the caller, so the reader role cannot write with
-    // these functions.
+    // The SQL functions run with the rights of their caller, so the reader role cannot write rows
+    // by calling them.
     let id = lab.enqueue(Ping).after(SECOND).await.unwrap().id;
     for act in [
         format!(

@@ -1,4 +1,5 @@
-//! Tests of metrics, spans, and the log line of an engine at its start.
+//! Tests of the metrics and spans of an engine, and of the log line that an engine writes at its
+//! start.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use crate::{
     },
 };
 
-/// A metrics recorder that counts how often each metric was written, by name and labels.
+/// A metrics recorder that counts how often the engine wrote each metric, by name and labels.
 #[derive(Clone, Default)]
 pub(crate) struct MetricCounts(Arc<Mutex<BTreeMap<String, u64>>>);
 
@@ -114,7 +115,7 @@ impl Job for Observed {
 
 #[tokio::test]
 async fn metrics_count_the_steps_picks_commits_and_timers_of_an_engine() {
-    // The metrics recorder is global to the process and also counts the steps of other tests, so
+    // The metrics recorder is global to the process and counts the steps of other tests too, so
     // this test reads only the metrics with the name of its own machine.
     let counts = &*crate::metrics::METRICS;
     let soon = "R1/PT0.05S".parse().unwrap();
@@ -167,11 +168,12 @@ async fn metrics_count_the_steps_picks_commits_and_timers_of_an_engine() {
     }
 }
 
-/// The environment variable that is set in the child process in which the counting test runs alone.
+/// The environment variable that marks the child process in which the test that counts resolved
+/// commits runs alone.
 const IN_CHILD_PROCESS: &str = "DURABLE_TEST_COUNTS_ALONE";
 
-/// The metrics recorder is global to the process, and other tests lose answers too. So the counting
-/// test runs in a child process.
+/// The metrics recorder is global to the process, and engines of other tests lose answers too. So
+/// the test that counts resolved commits runs in a child process.
 #[test]
 fn the_metric_of_resolved_commits_counts_only_commits_with_a_lost_answer() {
     let test =
@@ -191,8 +193,9 @@ fn the_metric_of_resolved_commits_counts_only_commits_with_a_lost_answer() {
     assert!(output_text.contains("counted alone"), "{output_text}");
 }
 
-/// Returns at once unless this test runs in the child process that
-/// `the_metric_of_resolved_commits_counts_only_commits_with_a_lost_answer` starts.
+/// Runs only in the child process that the test
+/// `the_metric_of_resolved_commits_counts_only_commits_with_a_lost_answer` starts. In any other
+/// process this test returns at once.
 #[tokio::test]
 async fn a_child_process_counts_the_commits_that_its_engine_resolved_after_a_lost_answer() {
     if std::env::var_os(IN_CHILD_PROCESS).is_none() {
@@ -229,10 +232,10 @@ async fn a_child_process_counts_the_commits_that_its_engine_resolved_after_a_los
     println!("counted alone");
 }
 
-/// Registers two more subscribers. While a process has one subscriber, `tracing` asks only the
-/// thread that first reaches a callsite whether the callsite is enabled, and caches the result.
-/// That thread may belong to another test, which has no subscriber. With several subscribers,
-/// `tracing` asks all subscribers.
+/// Registers two more `tracing` subscribers. While a process has one subscriber, `tracing` asks
+/// only the thread that first reaches a callsite whether the callsite is enabled, and caches the
+/// answer. That thread may belong to another test, which has no subscriber. With several
+/// subscribers, `tracing` asks all subscribers.
 fn register_more_subscribers() {
     static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| {
         [(); 2].map(|()| {
@@ -246,7 +249,7 @@ fn register_more_subscribers() {
     LazyLock::force(&OTHERS);
 }
 
-/// A log writer that keeps its output for the test.
+/// A log writer that keeps the log lines in memory for the test.
 #[derive(Clone, Default)]
 struct LogWriter(Arc<Mutex<Vec<u8>>>);
 impl Write for LogWriter {
@@ -312,8 +315,8 @@ async fn a_step_runs_inside_a_tracing_span_that_names_the_step() {
     let client = engine.client();
     let running = Running::start(engine);
     let id = client.enqueue(Spanned).await.unwrap().id;
-    // The steps run on the thread of the test, where the subscriber is set, because the runtime is
-    // a current-thread runtime.
+    // The engine runs the steps on the thread of the test, which has the subscriber, because the
+    // Tokio runtime is a current-thread runtime.
     assert_eq!(
         client
             .settled(id, 60 * SECOND)

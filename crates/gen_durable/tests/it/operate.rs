@@ -1,5 +1,5 @@
 //! Tests of operator actions that address machines, steps and signals by the names in the rows, and
-//! `explain`, which says why an instance does not run.
+//! of `explain`, which says why an instance does not run.
 
 use std::{collections::BTreeSet, sync::Mutex};
 
@@ -59,8 +59,8 @@ impl Job for Picky {
     type App = ();
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        // The step fails in its first run. An operator's retry runs the same entry of the step
-        // again.
+        // The step fails in its first run and succeeds in its second. The idempotency key is the
+        // same in both runs, because the retry by an operator does not change `step_entry_seq`.
         static RAN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let first = RAN.lock().unwrap().insert(cx.idempotency_key());
         if self.fail && first {
@@ -206,14 +206,14 @@ async fn an_operator_can_retry_only_failed_cancelled_and_stuck_instances() {
     lab.drain().await;
     refused("awaiting_signal").await;
     lab.cancel(order, "x").await.unwrap();
-    // The cancel has freed the key of the order, and another instance takes the key.
+    // The cancel of the first order has freed its key, so a new instance can have the same key.
     let taker = lab.enqueue(Order { number: 1 }).await.unwrap();
     assert!(taker.is_new);
     refused("key is taken").await;
     assert_eq!(lab.status_of(order).await, Status::Cancelled);
     lab.cancel(taker.id, "x").await.unwrap();
-    // An operator retries the instance at the step that waits. The instance waits again, and a
-    // signal reaches it.
+    // An operator retries the cancelled instance at the step that waits for a signal. The instance
+    // waits for the signal, and the test sends it.
     operate
         .retry(order.raw(), Some(("ask", None)))
         .await
@@ -308,7 +308,8 @@ async fn explain_lists_the_blockers_of_an_instance_in_the_order_in_which_the_pic
          values (gen_random_uuid(), statement_timestamp() + $1::text::interval, 'here', 1, $2, $3, $4)"
     );
     let none: Vec<String> = vec![];
-    // Neither an expired worker nor a worker of another queue runs instances of this queue.
+    // The test inserts an expired worker of the queue `default` and a live worker of the queue
+    // `mail`. Neither worker runs instances of the queue `default`.
     let (here, there) = (vec!["default"], vec!["mail"]);
     sql.execute(
         &worker,
@@ -423,7 +424,7 @@ async fn cancelling_a_subtree_also_cancels_children_that_a_concurrent_commit_spa
         .await
         .unwrap()
         .id;
-    // The commit of the parent is in flight: the transaction has locked the parent's row, and the
+    // The commit of the parent is in flight: its transaction has locked the parent's row, and the
     // spawned child is not visible to other transactions yet.
     let committing = sql().await;
     committing
@@ -461,7 +462,7 @@ async fn cancelling_a_subtree_also_cancels_children_that_a_concurrent_commit_spa
     assert_eq!(children, [(Status::Cancelled, 1)]);
 }
 
-/// A job that waits until the test adds a permit to the semaphore.
+/// A job with a step that waits until the test adds a permit to the semaphore.
 #[derive(Serialize, Deserialize)]
 struct Slow;
 impl Job for Slow {

@@ -1,5 +1,5 @@
-//! Tests of the effects of a commit: signals and new instances of the outbox, and the signals that
-//! an outcome of `handle` consumes.
+//! Tests of the effects of a commit: the signals and new instances of the outbox, and the signals
+//! that the outcome of `Machine::handle` consumes.
 
 use gen_durable::{
     Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, NewInstance, Outcome, SECOND, Settings,
@@ -14,7 +14,8 @@ use crate::wire::{
     walker::{Effects, First, Walker, quick},
 };
 
-/// A machine that waits for signals, consumes all signals of its inbox, and waits again.
+/// A machine that waits for signals, consumes all signals of its inbox, and then waits for further
+/// signals.
 #[derive(Serialize, Deserialize)]
 struct Target {
     taken: usize,
@@ -89,8 +90,8 @@ async fn a_step_with_an_outbox_signal_to_a_full_inbox_is_retried_by_its_retry_po
         row.last_error
             .is_some_and(|error| error.contains("inbox_full"))
     );
-    // The target empties its inbox after ten seconds, and a later attempt of the sender can commit
-    // its signal.
+    // The step of the target consumes all signals of its inbox after ten seconds. A later attempt
+    // of the sender can then commit its signal.
     lab.skip(HOUR).await;
     assert_eq!(lab.result_of(sender).await, Some(Ok(())));
     assert_eq!(lab.state_of(to).await.taken, 1_001);
@@ -119,7 +120,7 @@ impl Machine for Failing {
     const NAME: &'static str = "failing";
     type App = ();
     type Step = Step;
-    /// The number of signals left in the inbox, and the number of the attempt that read the inbox.
+    /// The number of signals left in the inbox, and the attempt of the step that read the inbox.
     type Output = (usize, u32);
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
@@ -200,7 +201,7 @@ impl Job for Urgent {
 }
 
 /// A machine that enqueues a job of a priority that no worker has picked before, and runs ahead
-/// into a step that waits at the gate.
+/// into a step that waits until the test sets the `Gate` to true.
 #[derive(Serialize, Deserialize)]
 struct Maker {
     priority: i16,
@@ -240,8 +241,8 @@ async fn instances_that_a_step_enqueues_before_it_runs_ahead_wake_the_picker_wit
     });
     engine.ready().await;
     // Once the picker knows the priorities in use, only a sweep would find an instance of another
-    // priority. The proxy holds the statement of the sweep, so only the hint of the commit can make
-    // the picker find the job.
+    // priority. The proxy holds the statement of the sweep, so the picker can find the job only by
+    // the hint that the commit sends to it.
     let first = stage.lab.enqueue(Urgent).await.unwrap();
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
     let sweeps = stage

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Default, Clone)]
 struct Calls(Arc<Mutex<Counts>>);
 
-/// The number of running steps by key, the largest number of steps that ran at once under one key,
-/// and all steps in the order in which they began.
+/// The number of running steps by partition key, the largest number of steps that ran at the same
+/// time under one key, and all steps in the order in which they began.
 #[derive(Default)]
 struct Counts(HashMap<String, usize>, usize, Vec<u64>);
 
@@ -56,8 +56,8 @@ impl Job for Call {
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         cx.app.enter(&self.account, self.n);
-        // Yields to other tasks. If a second step of the partition key could begin, it would begin
-        // now.
+        // The step yields to other tasks. If a worker could begin a second step of the same
+        // partition key, the second step would begin now.
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }

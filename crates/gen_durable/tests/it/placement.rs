@@ -1,6 +1,6 @@
-//! Placement while transactions stay open: an open transaction adds no cost to other transactions,
-//! and placement loses no arrival number that the placement watermark passed while the transaction
-//! of that number was open.
+//! Tests of placement while transactions stay open. An open transaction adds no cost to other
+//! transactions. The placement watermark may pass an arrival number before the transaction that
+//! drew the number commits, and placement still places that instance after the commit.
 
 use gen_durable::Pool;
 use gen_durable_postgres::{Cluster, Options};
@@ -58,16 +58,16 @@ impl Stage {
         self.client.query_one(&text, &[]).await.unwrap().get(0)
     }
 
-    /// Picks three times from a queue without work, so that the placement watermark moves as far as
-    /// it can.
+    /// Picks three times from a queue that has no instances, so that the placement watermark rises
+    /// as far as it can.
     async fn pick(&self) {
         for _ in 0..3 {
             self.run(&self.client, PICK).await;
         }
     }
 
-    /// Returns the tags of the instances that have a position in lane `l`, in the order of the
-    /// lane.
+    /// Returns the tags of the instances that have a lane position in lane `l`, in the order of
+    /// their lane positions.
     async fn lane(&self) -> String {
         let text = "select coalesce(string_agg(step, ' ' order by lane_position), '') from S.instances where in_lane and lane_key = 'l'";
         let text = text.replace("S.", &format!("{}.", self.pool.schema()));
@@ -81,7 +81,7 @@ impl Stage {
 
     /// Enqueues an instance tagged `slow` into lane `l` and draws `more` arrival numbers, in a
     /// transaction of the client `slow` that stays open. Then picks, so that the placement
-    /// watermark passes those numbers.
+    /// watermark passes these arrival numbers.
     async fn pass(&self, slow: &Client, more: u64) {
         self.run(slow, &format!("begin; {}; {}", enqueue("slow"), draw(more)))
             .await;
@@ -98,14 +98,15 @@ const PICK: &str =
     "select from S._pick(array['none'], array[1], array['none'], array[0::smallint], array['epoch'::timestamptz],
     array[0::bigint], array['m/1'], '00000000-0000-0000-0000-00000000000c', 60, 1)";
 
-/// Returns the SQL of an enqueue into lane `l` for a transaction of many statements.
+/// Returns the SQL that enqueues an instance into lane `l`, for a transaction of many statements.
 fn enqueue(tag: &str) -> String {
     format!(
         "select from S.enqueue_all('[{{\"machine\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')"
     )
 }
 
-/// Returns the SQL of an enqueue into lane `l` that is the only statement of its transaction.
+/// Returns the SQL that enqueues an instance into lane `l` as the only statement of its
+/// transaction.
 fn enqueue_at_once(tag: &str) -> String {
     enqueue(tag).replace("]')", "]', p_at_once => true)")
 }
@@ -125,8 +126,8 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_to_enqueues_into_lanes() 
     let arrive =
         "select from S.enqueue_all((select jsonb_agg(jsonb_build_object('machine', 'm', 'step', 's', 'state', '{}'::jsonb,
         'partition', 'key ' || n)) from generate_series(1, 1000) n))";
-    // The test measures an ordinary repair, so the rare repair that reads all arrival numbers must
-    // not become due.
+    // The test measures a repair of the frequent kind. So the rare repair, which reads all arrival
+    // numbers, must not become due.
     stage
         .run(
             &stage.client,
@@ -153,8 +154,8 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_to_enqueues_into_lanes() 
             "select from S._repair('', '', '', '', 0)",
         ] {
             let text = text.replace("S.", &format!("{schema}."));
-            // Measures the second run of the statement, because the first run also pays for
-            // planning.
+            // The test measures the second run of the statement, because the first run reads
+            // additional pages for planning.
             pages_of(&mut meter, None, &text).await;
             pages.push(pages_of(&mut meter, None, &text).await);
         }
@@ -166,8 +167,8 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_to_enqueues_into_lanes() 
     for (few, many) in measured[0].iter().zip(&measured[1]) {
         assert!(*many <= few + few / 2 + 20, "{measured:?}");
     }
-    // After the commit of the open transaction, one pick reads all arrival numbers since the begin
-    // of that transaction, once. A caller's enqueue does not read these numbers.
+    // After the commit of the transaction that was open, one pick reads all arrival numbers since
+    // the begin of that transaction, once. An enqueue of a caller does not read these numbers.
     open.batch_execute("commit").await.unwrap();
     let at_once = enqueue_at_once("a").replace("S.", &format!("{schema}."));
     assert!(pages_of(&mut meter, None, &at_once).await <= measured[0][1] * 3 / 2 + 20);
@@ -181,7 +182,8 @@ async fn an_instance_that_commits_with_an_arrival_number_below_the_watermark_is_
     let stage = Stage::new().await;
     let slow = stage.another().await;
     stage.pass(&slow, 200).await;
-    // Another caller enqueues into the lane, and the open transaction draws another arrival number.
+    // The client of another caller enqueues into lane `l`, and then the open transaction draws one
+    // more arrival number.
     stage.run(&stage.client, &enqueue("other")).await;
     stage.pick().await;
     stage.run(&slow, &enqueue("slower")).await;
@@ -191,7 +193,8 @@ async fn an_instance_that_commits_with_an_arrival_number_below_the_watermark_is_
     stage.run(&slow, "commit").await;
     stage.run(&stage.client, PICK).await;
     assert_eq!(stage.lane().await, "other slow slower");
-    // The row of the placement watermark no longer names the transaction that has committed.
+    // The row of the placement watermark no longer names the transaction of the client `slow`,
+    // which has committed.
     assert_eq!(
         stage
             .number("select cardinality(open_xids)::bigint from S.placement_watermarks")
@@ -203,8 +206,9 @@ async fn an_instance_that_commits_with_an_arrival_number_below_the_watermark_is_
 #[tokio::test]
 async fn an_enqueue_gets_a_lane_position_after_earlier_commits_of_its_producer_below_the_watermark()
 {
-    // If an enqueue has few arrival numbers to read again, it places both instances. If there are
-    // many, the enqueue only draws an arrival number and leaves the placement to the next pick.
+    // An enqueue after the commit of `slow` finds arrival numbers below the placement watermark. If
+    // they are few, the enqueue reads them and places both instances. If they are many, the enqueue
+    // only draws an arrival number and leaves the placement to the next pick.
     for (more, at_once) in [(200, "slow next"), (5_000, "")] {
         let stage = Stage::new().await;
         let slow = stage.another().await;
@@ -227,8 +231,8 @@ async fn a_pick_does_not_move_the_watermark_past_arrival_numbers_of_younger_tran
     stage
         .run(&slow, &format!("begin; {}; {}", enqueue("slow"), draw(200)))
         .await;
-    // A pick reads the largest arrival number drawn. The transaction that drew this number has a
-    // larger id than the transaction of the pick.
+    // The transaction of a pick reads the largest arrival number drawn. The transaction that drew
+    // this number has a larger transaction id than the pick.
     stage.run(&picker, &format!("{PICK}; commit")).await;
     stage.pick().await;
     stage.run(&slow, "commit").await;
@@ -281,8 +285,8 @@ async fn a_repair_lowers_a_placement_watermark_that_is_above_the_arrival_number_
     let stage = Stage::new().await;
     stage.run(&stage.client, &draw(200)).await;
     stage.pick().await;
-    // The test resets the sequence of arrival numbers, as a copy of the tables without their
-    // sequences does.
+    // The test resets the sequence of arrival numbers, as happens if an operator copies the tables
+    // without their sequences.
     stage
         .run(&stage.client, "select setval('S.arrival_numbers', 50)")
         .await;

@@ -1,14 +1,14 @@
-//! The plans of frequent statements do not change: each statement uses the index that its header
-//! comment names, whatever the table holds, also if the statement was prepared while the table was
-//! empty. The tests count costs in pages, since page counts do not depend on how busy the computer
-//! is.
+//! Tests that Postgres does not change the plans of frequent statements: each statement uses the
+//! index that its header comment names, however many rows the table has, even if a connection
+//! prepared the statement while the table was empty. The tests count costs in pages, since page
+//! counts do not depend on how busy the computer is.
 
 use gen_durable::Pool;
 use tokio_postgres::Client;
 
 use crate::support::{apart, live, sql, sql_at};
 
-/// Returns how many rows of each kind a test adds to fill the table. For the full size set
+/// Returns how many rows a test inserts to fill a table. For the full size set
 /// `DURABLE_PLAN_ROWS=1000000`.
 pub(crate) fn ballast() -> i64 {
     std::env::var("DURABLE_PLAN_ROWS")
@@ -17,7 +17,7 @@ pub(crate) fn ballast() -> i64 {
         .unwrap_or(100_000)
 }
 
-/// Inserts `count` instances with this queue and priority and these further columns.
+/// Inserts `count` instances with this queue and priority and with these values of further columns.
 async fn load(
     client: &Client,
     pool: &Pool,
@@ -57,8 +57,8 @@ fn settle(schema: &str) -> String {
     )
 }
 
-/// Returns how many pages a statement touches. Asserts that the statement returns a hundred rows,
-/// and rolls it back.
+/// Runs a statement in a transaction that the function rolls back, and asserts that the statement
+/// returns a hundred rows. Returns how many pages the statement touches.
 async fn pages(client: &mut Client, text: &str) -> u64 {
     pages_with(client, text, 100.0).await
 }
@@ -81,8 +81,8 @@ async fn pages_with(client: &mut Client, text: &str, rows: f64) -> u64 {
     pages
 }
 
-/// Returns how many pages a statement touches after the statement `before` has run. Both statements
-/// are rolled back.
+/// Runs the statement `before` and then a second statement, in a transaction that the function
+/// rolls back. Returns how many pages the second statement touches.
 pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &str) -> u64 {
     let tx = client.transaction().await.unwrap();
     if let Some(before) = before {
@@ -101,7 +101,7 @@ pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &s
     root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap()
 }
 
-/// The text of an EXPLAIN result. The result has type `json`, which the driver reads as bytes.
+/// The JSON text that EXPLAIN returns. The value has type `json`, which this type reads as bytes.
 pub(crate) struct Json(pub(crate) String);
 impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     fn from_sql(
@@ -115,8 +115,8 @@ impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     }
 }
 
-/// Returns how many pages the second run of a statement touches. The first run also pays for
-/// planning.
+/// Returns how many pages the second run of a statement touches. The first run reads additional
+/// pages for planning.
 async fn settled_pages(client: &mut Client, text: &str) -> u64 {
     pages(client, text).await;
     pages(client, text).await
@@ -178,8 +178,8 @@ async fn a_pick_of_a_hundred_instances_costs_the_same_whatever_else_the_table_ho
             within_half(base, now),
             "{what}: {base} pages before, {now} with {count} of them"
         );
-        // The cost of a pick before a vacuum must be of the same order as after the vacuum, because
-        // the plans do not depend on statistics.
+        // The number of pages that a pick touches before a vacuum must be of the same order as
+        // after the vacuum, because the plans of a pick do not depend on statistics.
         assert!(
             before_vacuum < base * 4 || priority == -5,
             "{what}: {before_vacuum} pages before the statistics were made, {base} alone"
@@ -192,15 +192,16 @@ async fn plans_of_picks_and_commits_made_while_the_table_was_empty_still_use_ind
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
-    // The test disables autovacuum, since a vacuum would invalidate the cached plans.
+    // The test disables autovacuum of `instances`, since a vacuum would invalidate the cached plans
+    // of the connection.
     client
         .batch_execute(&format!(
             "alter table {schema}.instances set (autovacuum_enabled = off)"
         ))
         .await
         .unwrap();
-    // Runs each statement seven times, because Postgres tries five custom plans before a generic
-    // plan.
+    // The test runs the statements of a pick and of a commit seven times, because Postgres makes
+    // five custom plans before it considers a generic plan.
     let (picks, settles) = (pick(&schema, "0"), settle(&schema));
     for _ in 0..7 {
         client.query(&picks, &[]).await.unwrap();
@@ -228,8 +229,8 @@ async fn plans_of_picks_and_commits_made_while_the_table_was_empty_still_use_ind
     let settled = pages(&mut client, &literal).await;
     assert!(settled < 2_500, "a commit of 100 touched {settled} pages");
 
-    // The settings of the SQL function pin the plan. Without these settings the same statement
-    // scans the table.
+    // The settings of the SQL function `_write_step_results` pin the plans of its statements. After
+    // the test has removed these settings, the same function scans the whole table.
     let unpinned = format!(
         "do $$ declare f regprocedure; begin for f in select oid from pg_proc where pronamespace = '{schema}'::regnamespace
          and proname = '_write_step_results' loop execute 'alter function ' || f || ' reset all'; end loop; end $$"
@@ -265,15 +266,16 @@ async fn plans_of_picks_and_commits_made_while_the_table_was_empty_still_use_ind
     );
 }
 
-/// Covers every statement that reads or trims history. Each statement runs first while the table of
-/// histories is empty.
+/// The test covers every statement that reads or trims history. It runs each statement first while
+/// `history` is empty, so that Postgres plans the statement for an empty table.
 #[tokio::test]
 async fn reading_or_trimming_a_history_costs_the_same_whatever_the_length_of_any_history() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     load(&client, &pool, 2_000, "plan", 0, "", "").await;
-    // Uses the worst setting of a server, with which Postgres keeps a plan that it makes now.
+    // The test sets `plan_cache_mode` to the value that is worst for it: Postgres makes one generic
+    // plan per statement while the tables are empty, and keeps that plan.
     client
         .batch_execute("set plan_cache_mode = force_generic_plan")
         .await
@@ -292,7 +294,8 @@ async fn reading_or_trimming_a_history_costs_the_same_whatever_the_length_of_any
         tx.query(act, &[]).await.unwrap();
         tx.rollback().await.unwrap();
     }
-    // Inserts one long history and many short histories.
+    // The test inserts one long history, of instance 7, and many short histories of other
+    // instances.
     let line = "at, attempt, status, outcome, from_step, to_step";
     client
         .batch_execute(&format!(
@@ -308,8 +311,8 @@ async fn reading_or_trimming_a_history_costs_the_same_whatever_the_length_of_any
         .unwrap();
     for act in &acts {
         let touched = pages_with(&mut client, act, 1.0).await;
-        // A trim deletes a thousand history rows, each with an index probe; the other statements
-        // touch one row or fifty rows.
+        // A call of `_trim_history` deletes a thousand history rows, each with an index probe. The
+        // other measured statements touch one row or fifty rows.
         let most = if act.contains("_trim_history") {
             2_500
         } else {
@@ -327,8 +330,8 @@ async fn reading_or_trimming_a_history_costs_the_same_whatever_the_length_of_any
     assert!(touched < 250, "a page of history touched {touched} pages");
 }
 
-/// Measures the statement that commits and writes history. A commit without history uses another
-/// statement, which other tests of this file measure.
+/// Measures the statement that commits step results and writes history. A commit without history
+/// uses another statement, which other tests of this module measure.
 #[tokio::test]
 async fn a_commit_that_writes_history_costs_the_same_however_much_history_exists() {
     let (pool, url) = apart().await;
@@ -367,8 +370,8 @@ async fn a_commit_that_writes_history_costs_the_same_however_much_history_exists
         .fold(with_history, |text, (n, value)| {
             text.replace(&format!("${}", n + 1), value)
         });
-    // Drops the constraint that an executing row names its worker, since the constraint does not
-    // matter for this measurement.
+    // The test drops the constraint that an executing row names its worker, because the measured
+    // statement sets rows to `executing` without a worker.
     client
         .batch_execute(&format!(
             "alter table {schema}.instances drop constraint instances_executing_has_worker"
@@ -393,8 +396,8 @@ async fn a_commit_that_writes_history_costs_the_same_however_much_history_exists
 
 #[tokio::test]
 async fn sql_functions_with_pinned_plans_disable_jit() {
-    // A plan that cannot avoid a disabled scan type has an enormous estimated cost. JIT would
-    // compile such a plan, which takes a tenth of a second each time.
+    // If a SQL function disables a scan type that its plan cannot avoid, the plan has an enormous
+    // estimated cost. JIT would compile such a plan, which takes a tenth of a second each time.
     let pool = live().await;
     let compiled = format!(
         "select string_agg(p.proname, ', ') from pg_proc p

@@ -1,6 +1,6 @@
-//! A long lane and a long queue for one partition key add no cost to other instances, counted in
-//! pages. This holds also while a transaction keeps an old snapshot, for which Postgres must keep
-//! all newer row versions too.
+//! Tests that a long lane and many instances that wait for one partition key add no cost to other
+//! instances, counted in pages. This holds even while a transaction keeps an old snapshot, for
+//! which Postgres must keep all newer row versions.
 
 use gen_durable::Pool;
 use gen_durable_postgres::Options;
@@ -13,9 +13,9 @@ use crate::{
 
 const WORKER: &str = "00000000-0000-0000-0000-00000000000c";
 
-/// Inserts a hundred lanes, each with an executing head and two queued instances; a hundred
-/// partitions, each with an executing holder and two waiting instances; and runnable instances
-/// without a lane or a partition key.
+/// Inserts a hundred lanes, each with an executing head and two instances with the status `queued`;
+/// a hundred partition keys, each with an executing holder and two waiting instances; and runnable
+/// instances without a lane or a partition key.
 async fn stage(client: &Client, schema: &str) {
     let text = format!(
         "insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
@@ -37,8 +37,9 @@ async fn stage(client: &Client, schema: &str) {
     client.batch_execute(&text).await.unwrap();
 }
 
-/// Fills a long lane and a long queue for a partition key, with the enqueue and placement functions
-/// of production, and settles some instances of the lane and of the partition key.
+/// Enqueues many instances into one lane and many under one partition key, with the enqueue and
+/// placement functions of production, and settles some instances of the lane and of the partition
+/// key.
 async fn load(client: &Client, schema: &str, rows: i64) {
     let entries = |key: &str, count: i64| {
         format!(
@@ -76,7 +77,7 @@ async fn load(client: &Client, schema: &str, rows: i64) {
          end loop; end $$"
     );
     client.batch_execute(&drain).await.unwrap();
-    // Picks move the placement watermark.
+    // The test picks three times, because picks raise the placement watermark.
     for _ in 0..3 {
         client
             .batch_execute(
@@ -87,8 +88,9 @@ async fn load(client: &Client, schema: &str, rows: i64) {
     }
 }
 
-/// Returns the statement that settles the instances that this worker runs. The statement names the
-/// instances by id, because the search for them may be expensive and is not measured.
+/// Returns the statement that settles the instances that the worker `WORKER` runs and that `which`
+/// selects. The statement names the instances by id, so that the measured cost does not include the
+/// search for these instances.
 async fn settle(client: &Client, schema: &str, which: &str) -> String {
     let text = format!(
         "select array_agg(id order by id)::text, array_agg(claim_epoch order by id)::text, array_agg(step_seq order by id)::text,
@@ -167,8 +169,8 @@ async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static s
     commits_raise_floors(client, schema, NEVER).await;
     let mut measured = Vec::new();
     for (name, text, before) in acts {
-        // Measures the second run of the statement, because the first run also pays for planning
-        // and for marking dead index entries.
+        // The test measures the second run of the statement, because the first run touches
+        // additional pages to plan the statement and to mark dead index entries.
         pages_of(client, before.as_deref(), &text).await;
         measured.push((name, pages_of(client, before.as_deref(), &text).await));
     }
@@ -177,7 +179,8 @@ async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static s
 }
 
 /// Sets which commits raise the partition cursors and the lane floors. In production a small share
-/// of the commits does so, chosen by the row. A commit that the test measures raises none.
+/// of the commits does so, chosen by the row. A commit that the test measures raises neither
+/// cursors nor floors.
 async fn commits_raise_floors(client: &Client, schema: &str, when: &str) {
     let text = format!(
         "create or replace function {schema}._one_in(p_n int, p_number bigint) returns boolean
@@ -225,10 +228,10 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
         println!(
             "{name}: {base} pages, {now} with a long lane and partition (old snapshot: {old_snapshot})"
         );
-        // Since the old snapshot, a thousand instances have held the hot partition key. The unique
-        // index of partition holders keeps an entry for each of them. The search for the next
-        // instance begins at the partition cursor; without the cursor the search would read 4,000
-        // pages.
+        // Since the old snapshot, a thousand instances have been the holder of partition key
+        // `long`. The unique index of partition holders keeps an entry for each of these instances.
+        // The search for the next instance begins at the partition cursor; without the cursor the
+        // search would read 4,000 pages.
         let own = name.contains("a step result in the lane") && *now < base + 2_000;
         if !within_half(*base, *now) && !own {
             wrong.push(format!(
@@ -243,7 +246,7 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
 async fn a_long_lane_and_a_hot_partition_key_add_no_cost_even_while_an_old_snapshot_is_open() {
     // The test has a Postgres server of its own: a snapshot that another test keeps in the same
     // database would keep dead row versions in the tables of this test, and the snapshot of this
-    // test would keep those of other tests.
+    // test would keep dead row versions in the tables of other tests.
     let start = || {
         Options::for_tests()
             .fsync(false)
@@ -261,8 +264,8 @@ async fn a_long_lane_and_a_hot_partition_key_add_no_cost_even_while_an_old_snaps
     }
 }
 
-/// Most of the time no instance is in a lane, and the statistics say so. Plans that Postgres made
-/// from those statistics must stay cheap when lanes are full.
+/// Usually no instance is in a lane, and the statistics of Postgres say so. The plans that Postgres
+/// made from these statistics must stay cheap when lanes are full.
 #[tokio::test]
 async fn plans_made_while_all_lanes_were_empty_stay_cheap_when_lanes_are_full() {
     let start = || {

@@ -1,5 +1,6 @@
-//! The collector deletes settled instances when their retention is over. It reads only rows that it
-//! deletes, and not rows that are kept. The tests count costs in pages.
+//! Tests of the collector, which deletes settled instances when their retention is over. The
+//! collector reads only rows that it deletes, and no rows that it keeps. The tests count costs in
+//! pages.
 
 use tokio_postgres::Client;
 
@@ -10,8 +11,9 @@ use crate::{
 
 /// The number of instances that the collector reads in one call.
 const PAGE: i64 = 1_000;
-/// The maximum number of pages touched per deleted instance: its entry in the index
-/// `instances_settled`, its parent, its lock, its deletion, its history and its signals.
+/// The maximum number of pages that the collector touches per deleted instance: for the entry in
+/// the index `instances_settled`, the parent, the row lock, the deletion, the history and the
+/// signals.
 const PAGES_PER_ROW: u64 = 40;
 
 fn collect(schema: &str) -> String {
@@ -33,7 +35,7 @@ async fn count(client: &Client, from: &str) -> i64 {
         .get(0)
 }
 
-/// Inserts instances that settled two days ago.
+/// Inserts `rows` instances that settled two days ago.
 async fn settled(client: &Client, schema: &str, rows: i64, parent: &str) {
     let text = format!(
         "insert into {schema}.instances (machine, step, state, status, settled_at, parent_id, parent_generation)
@@ -48,7 +50,8 @@ async fn the_deletion_of_settled_instances_reads_no_signals_of_live_instances() 
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
-    // The test inserts live instances with consumed signals, which are kept for their dedup keys.
+    // The test inserts instances that wait for a signal, each with consumed signals. The collector
+    // keeps consumed signals of unsettled instances, because their dedup keys are still needed.
     let live = format!(
         "insert into {schema}.instances (machine, step, state, status, awaits)
          select 'actor', 'run', '{{}}', 'awaiting_signal', array['x'] from generate_series(1, 1000);
@@ -101,8 +104,8 @@ async fn deleting_a_page_of_settled_children_does_not_read_the_whole_table_of_in
         client.batch_execute(&text).await.unwrap();
     };
     live(1).await;
-    // The children belong to a spawn that their parent has joined: the parent has spawned again
-    // since.
+    // The children belong to an earlier spawn of their parent: the parent has joined these children
+    // and has spawned other children since.
     settled(&client, &schema, 5 * PAGE, "1, 0").await;
     let moved_on = format!(
         "update {schema}.instances set join_generation = 1 where id = 1; analyze {schema}.instances"
@@ -135,8 +138,8 @@ async fn the_collector_reads_children_that_a_live_parent_may_still_join_once_per
     client.batch_execute(&parent).await.unwrap();
     let children = ballast() / 10;
     settled(&client, &schema, children, "1, 1").await;
-    // The test sets more children than fit in one page to the same time of settlement: the cursor
-    // of the collector must pass these children too.
+    // The test sets `settled_at` of more children than one page of the collector holds to the same
+    // time. The cursor of the collector must pass these children too.
     let same = format!(
         "update {schema}.instances set settled_at = statement_timestamp() - interval '3 d' where id <= 3001 and id > 1"
     );
@@ -165,7 +168,7 @@ async fn the_collector_reads_children_that_a_live_parent_may_still_join_once_per
         touched < 500,
         "with nothing new to delete, the collector touched {touched} pages"
     );
-    // The parent settles, and the next pass of the collector deletes its children.
+    // The test settles the parent, and the next pass of the collector deletes the children.
     let ends = format!(
         "update {schema}.instances set status = 'done', settled_at = statement_timestamp(), children_pending = 0 where id = 1;
          update {schema}.collect_cursors set pass_began_at = pass_began_at - interval '1 d'"

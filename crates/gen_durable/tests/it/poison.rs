@@ -1,5 +1,5 @@
-//! Tests of batches of step results in which Postgres refuses one result: only the step of that
-//! result fails.
+//! Tests of batches of step results in which Postgres refuses one step result: only the step that
+//! returned this step result fails.
 
 use std::{
     collections::HashMap,
@@ -19,8 +19,8 @@ use crate::wire::{
     stage::{LONG, Stage},
 };
 
-/// An unpaired surrogate, and a number that exceeds the range of `numeric`. Both are valid by the
-/// grammar of JSON, and Postgres refuses both.
+/// An unpaired surrogate, and a number that exceeds the range of `numeric`. Both are valid JSON by
+/// the grammar, and Postgres refuses both as values of type `jsonb`.
 const SURROGATE: &str = r#""\ud800""#;
 const HUGE: &str = "1e999999";
 
@@ -39,7 +39,7 @@ enum Refused {
     SleepingState,
     RetriedState,
     Transaction,
-    /// Postgres refuses both the output of the step and the outcome of its handler.
+    /// Postgres refuses both the output of the step and the outcome of `Machine::handle`.
     OutputAndHandler,
 }
 
@@ -60,10 +60,11 @@ enum At {
 
 #[derive(Clone)]
 struct App {
-    /// The number of runs of each step, and the failures that handlers received, by instance.
+    /// The number of step runs of each instance, and the failures that `Machine::handle` received,
+    /// by instance.
     runs: Arc<Mutex<HashMap<i64, usize>>>,
     failures: Arc<Mutex<HashMap<i64, Vec<String>>>>,
-    /// All steps wait at this gate, so that they end at the same time.
+    /// All steps wait until the test sets this value to true, so that they end at the same time.
     gate: watch::Sender<bool>,
     ended: Arc<Semaphore>,
 }
@@ -138,7 +139,8 @@ impl Machine for Outcomes {
     }
 }
 
-/// Lets 100 step results wait for one commit, and asserts the outcome of each.
+/// Makes the committer write 100 step results in one commit, and asserts the outcome of each
+/// instance.
 async fn flush_together(poisons: &[(usize, Refused, bool)]) {
     let stage = Stage::new().await;
     let app = App::new();
@@ -150,7 +152,8 @@ async fn flush_together(poisons: &[(usize, Refused, bool)]) {
         e.register::<Outcomes>().settings(settings)
     });
     engine.ready().await;
-    // The proxy holds the commit of the first step result until all other results are queued.
+    // The proxy holds the commit of the first step result until the committer has received the
+    // other 100 step results.
     let busy = stage.proxy.on("._write_step_results($1", Fault::Hold);
     let new = |poison, own_handler| Outcomes {
         poison,
@@ -182,8 +185,9 @@ async fn flush_together(poisons: &[(usize, Refused, bool)]) {
         )
         .await;
     app.gate.send_replace(true);
-    // Waits until every step has ended. The task of a step queues the step result before it yields,
-    // and one thread runs all tasks, so by then all results are queued.
+    // The test waits until every step has ended. The task of a step sends its step result to the
+    // committer before it yields, and one thread runs all tasks, so by then the committer has
+    // received all step results.
     let _ended = tokio::time::timeout(LONG, app.ended.acquire_many(101))
         .await
         .unwrap()

@@ -1,5 +1,5 @@
-//! Tests with PgBouncer in transaction mode between the engine and Postgres: no statement may
-//! depend on the session in which it runs.
+//! Tests with PgBouncer in transaction mode between the engine and Postgres: no statement of the
+//! engine may depend on the session in which it runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use crate::wire::{
     stage::{LONG, Stage},
 };
 
-/// A PgBouncer process on a free port. Dropping it kills the process.
+/// A PgBouncer process on a free port. Dropping this value kills the process.
 struct Bouncer {
     child: Child,
     port: u16,
@@ -35,8 +35,8 @@ impl Bouncer {
             .find(|file| file.is_file())
     }
 
-    /// Starts PgBouncer in front of this server, with fewer server connections than clients, so
-    /// that clients share sessions.
+    /// Starts PgBouncer in front of the Postgres server at `url`, with fewer server connections
+    /// than clients, so that clients share server sessions.
     async fn start(program: &Path, url: &str, name: &str) -> Bouncer {
         let config = tokio_postgres::Config::from_str(url).unwrap();
         let host = match config.get_hosts().first().unwrap() {
@@ -58,8 +58,8 @@ impl Bouncer {
         let users = "\"postgres\" \"\"\n\"gen_durable_runtime\" \"\"\n";
         std::fs::write(dir.join("users.txt"), users).unwrap();
         let version = Command::new(program).arg("--version").output().unwrap();
-        // PgBouncer 1.21 and later can keep prepared statements. This test needs a PgBouncer that
-        // does not keep them.
+        // PgBouncer 1.21 and later can keep prepared statements for its clients. This test
+        // configures PgBouncer so that it does not keep them.
         let keeps = !String::from_utf8_lossy(&version.stdout).contains(" 1.1");
         let ini = format!(
             "[databases]\n* = host={host} port={server_port}{}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
@@ -83,8 +83,8 @@ impl Bouncer {
         if std::fs::metadata("/proc/self")
             .is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
         {
-            // PgBouncer refuses to run as root, and only the operating system user of the Postgres
-            // server may connect to the socket of the server.
+            // PgBouncer refuses to run as root, and only the operating system user that owns the
+            // Postgres server may connect to the socket of the server.
             command.args(["-u", &owner_of(Path::new(&host))]);
         }
         let child = command.spawn().unwrap();
@@ -105,7 +105,7 @@ impl Bouncer {
     }
 }
 
-/// Returns the name of the user that owns this directory.
+/// Returns the name of the operating system user that owns this directory.
 fn owner_of(dir: &Path) -> String {
     let uid = std::fs::metadata(dir)
         .map_or(u32::MAX, |meta| std::os::unix::fs::MetadataExt::uid(&meta))
@@ -198,10 +198,11 @@ async fn engines_and_migrations_work_through_pgbouncer_in_transaction_mode() {
         .sql("create table S.written (id bigint primary key); grant all on S.written to public")
         .await;
     let bouncer = Bouncer::start(&program, stage.lab.url(), "all").await;
-    // The test's proxy in front of PgBouncer records the protocol messages.
+    // The test's proxy between the engine and PgBouncer records the protocol messages.
     let proxy = Proxy::before(Server::Tcp("127.0.0.1".into(), bouncer.port));
 
-    // Applies and reverts all migrations, in a schema that nothing else uses.
+    // The test applies and reverts all migrations through PgBouncer, in a schema that no other test
+    // uses.
     let name = format!("{}_pooled", stage.schema());
     let config = tokio_postgres::Config::from_str(stage.lab.url()).unwrap();
     let database = config.get_dbname().unwrap_or("postgres");
@@ -226,8 +227,8 @@ async fn engines_and_migrations_work_through_pgbouncer_in_transaction_mode() {
             .register::<Walk>()
             .settings(settings.clone())
     });
-    // Starts a second engine with connections of its own. PgBouncer runs the statements of both
-    // engines in the same server sessions.
+    // The test starts a second engine with connections of its own. PgBouncer runs the statements of
+    // both engines in the same server sessions.
     let second = stage.run(pool.clone(), (), |e| {
         e.register::<Double>().register::<Walk>().settings(settings)
     });
@@ -285,8 +286,8 @@ async fn engines_and_migrations_work_through_pgbouncer_in_transaction_mode() {
     engine.stop().await;
     second.stop().await;
 
-    // The engine has detected that sessions keep no prepared statements, and from then on prepares
-    // statements without a name.
+    // The engine has detected that the server sessions behind PgBouncer keep no prepared
+    // statements. From then on the engine prepares statements without a name.
     let errors = proxy.errors();
     assert!(
         errors.iter().any(|code| code == "26000" || code == "42P05"),
@@ -306,7 +307,7 @@ async fn engines_and_migrations_work_through_pgbouncer_in_transaction_mode() {
     );
 }
 
-/// Searches the sources for statements that would break behind a pooler.
+/// The test searches the sources of the crates for statements that would fail behind a pooler.
 #[test]
 fn no_statement_in_the_sources_depends_on_session_state() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -380,8 +381,8 @@ fn depends_on_a_session(line: &str) -> Option<&'static str> {
     if follows("declare", &["cursor"]) || follows("with", &["hold"]) {
         return Some("a cursor that outlives its transaction needs a session");
     }
-    // In the SQL sources a setting of a function begins a line and has no semicolon. A SET
-    // statement has a semicolon, or follows a quote.
+    // In the SQL sources a setting of a function begins a line and has no semicolon. A `SET`
+    // statement has a semicolon, or follows a quotation mark.
     let sets = ["\"set ", "; set "].iter().any(|text| lower.contains(text))
         || (lower.starts_with("set ") && lower.trim_end().ends_with(';'));
     let assigns = lower.contains('=') || lower.contains(" to '");

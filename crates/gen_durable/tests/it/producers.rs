@@ -1,6 +1,6 @@
-//! Callers that enqueue into lanes (producers): a transaction that stays open after an enqueue
-//! delays no other instance, and the instances of one producer run in the order in which the
-//! producer enqueued them.
+//! Tests of callers that enqueue into lanes (producers): a transaction that stays open after an
+//! enqueue delays no instance of another producer, and the instances of one producer run in the
+//! order in which the producer enqueued them.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually};
 
-/// The producer and the number of each job that ran, in the order in which the steps began.
+/// The producer and the number of each job that ran, in the order in which the steps of the jobs
+/// began.
 #[derive(Default, Clone)]
 struct Book(Arc<Mutex<Vec<(String, u64)>>>);
 
@@ -71,8 +72,8 @@ fn under_key(producer: &str, n: u64) -> Entry {
     }
 }
 
-/// Waits until the pickers have picked a few times more, so that the pickers have processed all
-/// rows that are visible.
+/// Waits until the pickers of both engines have picked five times more, so that placement has
+/// processed all committed instances.
 async fn wait_for_picks(lab: &Lab<Book>) {
     let picks = || {
         lab.statements()
@@ -99,14 +100,15 @@ async fn an_open_transaction_does_not_delay_its_lane_and_its_own_instances_run_i
     eventually("the engines run", async || book.of("warm") == [0]).await;
 
     for round in 0..5_u64 {
-        // No other transaction writes: the open transaction, which has drawn an arrival number, is
-        // the youngest transaction.
+        // No other transaction writes while this transaction is open. So this transaction, which
+        // draws arrival numbers, has the largest transaction id.
         let mut tx = lab.pool().begin().await.unwrap();
         lab.enqueue(in_lane("slow", round * 10))
             .within(&mut tx)
             .await
             .unwrap();
-        // Draws enough arrival numbers to move the placement watermark.
+        // The open transaction draws so many arrival numbers that the next picks raise the
+        // placement watermark.
         for n in 0..200 {
             lab.enqueue(under_key("many", n))
                 .within(&mut tx)
@@ -114,7 +116,7 @@ async fn an_open_transaction_does_not_delay_its_lane_and_its_own_instances_run_i
                 .unwrap();
         }
         wait_for_picks(&lab).await;
-        // Other callers enqueue into the same lane, one by one and in a batch.
+        // Other callers enqueue into the lane of the open transaction, one by one and in a batch.
         let name = format!("quick {round}");
         for n in 0..5 {
             let id = lab.enqueue(in_lane(&name, n)).await.unwrap().id;

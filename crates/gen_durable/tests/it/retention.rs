@@ -1,5 +1,5 @@
-//! Tests of retention: how long settled instances are kept, by the status in which they settled and
-//! by their queue.
+//! Tests of retention: how long the collector keeps settled instances, by the status in which they
+//! settled and by their queue.
 
 use gen_durable::{
     Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status,
@@ -84,8 +84,8 @@ async fn done_instances_are_kept_one_day_failed_and_cancelled_thirty_days_and_st
     assert_eq!(kept().await, ["stuck"]);
 }
 
-/// The collector reads a page of settled instances and locks them with another statement. The
-/// operator's retry commits between the two statements.
+/// The collector reads a page of settled instances with one statement and locks their rows with
+/// another statement. The operator's retry commits between the two statements.
 #[tokio::test]
 async fn a_settled_instance_that_an_operator_retries_while_the_collector_reads_it_is_not_deleted() {
     let lab = Lab::new(()).await.register::<Even>();
@@ -167,7 +167,7 @@ async fn an_engine_that_does_not_run_a_queue_obeys_the_retention_that_another_en
         .await;
     }
     running.stop().await;
-    // Starts an engine that does not run instances of the queue `LEDGER`.
+    // The test starts an engine that does not run instances of the queue `LEDGER`.
     let other = Engine::builder(pool.clone(), ())
         .register::<Even>()
         .settings(settings)

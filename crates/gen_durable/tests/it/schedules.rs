@@ -1,5 +1,6 @@
-//! Tests of schedules: each occurrence starts one instance. An operator can pause, resume, change
-//! and run a schedule, and its misfire policy decides what happens to missed occurrences.
+//! Tests of schedules: each occurrence enqueues one instance. An operator can pause, resume, change
+//! and run a schedule, and the misfire policy of a schedule decides what happens to missed
+//! occurrences.
 
 use std::time::Duration;
 
@@ -45,8 +46,8 @@ async fn lab(cycle: Cycle) -> Lab<()> {
         .schedule("nightly", cycle, report)
 }
 
-/// Returns the instances that the schedule has started, in order: due time, number of missed
-/// occurrences, and whether an operator started the instance.
+/// Returns the instances that the schedule has enqueued, in order. For each: its due time, the
+/// number of missed occurrences, and whether an operator ran the schedule.
 async fn reports(pool: &Pool) -> Vec<(Timestamp, u32, bool)> {
     let client = sql().await;
     let text = format!(
@@ -94,7 +95,7 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again_with
     assert_eq!(reports(lab.pool()).await.len(), 3);
     let info = lab.schedules().show("nightly").await.unwrap().unwrap();
     assert!(info.ended_at.is_some() && info.next.is_empty(), "{info:?}");
-    // Builds an engine with the same schedule, as after a restart.
+    // Builds a further engine with the same schedule, as after a restart of the process.
     let engine = || {
         let builder = Engine::builder(lab.pool().clone(), ()).register::<Report>();
         builder
@@ -132,7 +133,7 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again_with
     assert_eq!(reports(lab.pool()).await.len(), 3);
 }
 
-/// Sets the test clock to a later time, as if no engine had run in the meantime.
+/// Sets the test clock to a later time, as if no engine had run until that time.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
     client
@@ -171,8 +172,8 @@ async fn the_misfire_policy_of_a_schedule_decides_which_missed_occurrences_start
     }
 }
 
-/// The time zone of Samoa skipped the 30th of December 2011, so a cron expression for that day of
-/// the year had its latest occurrence a year before.
+/// The time zone of Samoa skipped the 30th of December 2011, so a yearly cron expression for that
+/// day had its latest occurrence on the 30th of December 2010.
 #[tokio::test]
 async fn the_latest_missed_yearly_occurrence_is_a_year_earlier_if_the_time_zone_skipped_its_day() {
     let lab = lab(Cycle::cron("0 10 30 12 *", "Pacific/Apia").unwrap()).await;
@@ -226,7 +227,7 @@ async fn an_operator_can_pause_resume_change_and_run_a_schedule() {
         (info.paused_by.as_deref(), info.next.len()),
         (Some("me"), 0)
     );
-    // An operator can run a paused schedule.
+    // An operator runs a paused schedule, and the schedule enqueues an instance.
     schedules.run("nightly").await.unwrap();
     lab.drain().await;
     assert_eq!(
@@ -257,8 +258,8 @@ async fn an_operator_can_pause_resume_change_and_run_a_schedule() {
         ),
         ("R/PT10M", "R/PT1H", Some("me"), "all")
     );
-    // An operator sets the cycle again at the very time of its last occurrence. That occurrence
-    // does not repeat, and the next one follows.
+    // An operator sets a cycle that begins at the time of the last occurrence. The schedule does
+    // not repeat that occurrence, and the next occurrence is ten minutes later.
     let now = lab.now().await;
     schedules
         .set("nightly", every(&format!("R/{now}/PT10M")), None, "me")
@@ -389,7 +390,8 @@ async fn a_restart_of_an_older_build_does_not_revert_the_cycle_that_a_newer_buil
     registered_by(&lab, old()).await;
     let begun = lab.now().await;
     assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT12H");
-    // The two builds alternate. The anchor of the schedule stays, and so does its next occurrence.
+    // Engines of the two builds register the schedule alternately. The schedule keeps its anchor
+    // and its next occurrence.
     for minutes in 1..=4 {
         set_clock(&lab, begun + minutes * 2 * MINUTE).await;
         assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
@@ -399,12 +401,14 @@ async fn a_restart_of_an_older_build_does_not_revert_the_cycle_that_a_newer_buil
             "the anchor was reset"
         );
     }
-    // After a rollback only the older build runs. Its cycle takes effect when no newer build has
-    // confirmed the newer cycle for five minutes.
+    // After a rollback of the deployment only engines of the older build run. The schedule gets the
+    // cycle of the older build when no engine of the newer build has confirmed the newer cycle for
+    // five minutes.
     assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
     set_clock(&lab, begun + HOUR).await;
     assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT24H");
-    // From then on the cycle `R/PT12H`, which was replaced, counts as the older cycle.
+    // The schedule has returned from cycle `R/PT12H` to `R/PT24H`. From then on `R/PT12H` counts as
+    // the older cycle, and its registration does not change the schedule.
     assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT24H");
 }
 
@@ -613,7 +617,7 @@ async fn a_restarted_engine_applies_the_misfire_policy_to_occurrences_that_it_mi
     })
     .await;
     running.stop().await;
-    // Moves all due times ten hours back, as if no engine had run for ten hours.
+    // The test moves all due times ten hours back, as if no engine had run for ten hours.
     let client = sql().await;
     let back = format!(
         "update {0}.timers set due_at = due_at - interval '10 hours', anchor_at = anchor_at - interval '10 hours';

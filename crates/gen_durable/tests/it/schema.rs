@@ -1,5 +1,4 @@
-//! The schema as files (`schema/`) and the schema as migrations (`migrations/`) are the same
-//! schema.
+//! Tests that the files of `schema/` and the migrations of `migrations/` install the same schema.
 
 use std::fs;
 
@@ -12,8 +11,8 @@ use crate::support::{schema_name, sql, url};
 #[path = "../../schema/baseline.rs"]
 mod baseline;
 
-/// Reads every object of a schema from the catalogue: kind, name, definition without the schema's
-/// name.
+/// The query that reads every object of a schema from the Postgres catalogue: kind, name, and
+/// definition without the name of the schema.
 const CATALOGUE: &str = r"
 select o.kind, o.name, replace(replace(o.definition, $1 || '.', 'S.'), '''' || $1 || '''', '''S''')
 from pg_namespace n
@@ -104,8 +103,8 @@ fn the_baseline_migration_is_generated_from_the_schema_files() {
     }
 }
 
-/// Detects a migration without the same change in a file of `schema/`, and a changed file without a
-/// migration.
+/// The test detects a migration without the same change in a file of `schema/`, and a changed file
+/// of `schema/` without a migration.
 #[tokio::test]
 async fn the_migrations_and_the_schema_files_install_the_same_objects() {
     let (migrated, files) = (schema_name(), schema_name());
@@ -133,8 +132,9 @@ async fn the_migrations_and_the_schema_files_install_the_same_objects() {
     let found = differences(&expected, &objects(&client, &files).await);
     assert!(found.is_empty(), "{}", found.join("\n"));
 
-    // Checks that the comparison can fail: it reports one change of each kind. It reports a changed
-    // object for both schemas, and a missing object for the schema that has it.
+    // The test checks that `differences` can fail: it reports one change of each kind. It reports a
+    // changed object once for each of the two schemas, and a missing object once, for the schema
+    // that has the object.
     for (change, kind, count) in [
         (
             "create or replace function S.clock() returns timestamptz language sql stable parallel safe

@@ -80,7 +80,7 @@ impl Job for OtherMachine {
     }
 }
 
-/// A machine that keeps its key also after it has settled.
+/// A machine with a key scope in which an instance keeps its key after it has settled.
 #[derive(Serialize, Deserialize)]
 struct KeepsKey;
 impl Job for KeepsKey {
@@ -122,9 +122,9 @@ async fn sum_of(lab: &Lab<()>, id: Id<Counter>) -> Vec<u32> {
     received
 }
 
-/// Calls `signal_or_start` in a transaction, where the statement waits for the lock of another
-/// transaction. Outside a transaction the client would send the statement again, and the repeated
-/// statement would read the rows that the other transaction has committed.
+/// Calls `signal_or_start` in a transaction, where the statement waits for a lock that another
+/// transaction holds. Outside a transaction the client would send the statement a second time, and
+/// the second statement would read the rows that the other transaction has committed.
 async fn signal_or_start_in_a_transaction(
     lab: &Lab<()>,
     key: &str,
@@ -215,7 +215,7 @@ async fn signal_or_start_starts_a_missing_target_and_signals_an_existing_one() {
     lab.drain().await;
     assert_eq!(lab.status_of(first.id).await, Status::AwaitingSignal);
     assert_eq!(sum_of(&lab, first.id).await, [1, 2]);
-    // The first instance has settled, and its key is free again.
+    // The first instance has settled, so its key is free for a new instance.
     let next = lab
         .signal_or_start(counter("a"), Add { n: 3 })
         .once("evt")
@@ -472,7 +472,8 @@ async fn signal_all_sends_one_statement_and_returns_one_delivery_per_signal() {
         [],
         "an empty batch sends no statement"
     );
-    // A signal that a row cannot store is the caller's mistake, and no signal of that call is sent.
+    // A signal that Postgres cannot store is the caller's mistake, and `signal_all` then sends no
+    // signal of that call.
     let d = lab.enqueue(counter("d")).await.unwrap().id;
     let refused = lab
         .signal_all([
@@ -493,8 +494,8 @@ async fn two_batches_of_signals_to_the_same_instances_in_opposite_order_do_not_d
         lab.enqueue(counter("b")).await.unwrap().id,
     );
     let schema = lab.pool().schema().to_owned();
-    // A transaction locks the row of the first instance. A batch that locked rows in the order of
-    // its signals would hold the lock of the second instance by now.
+    // A transaction locks the row of the first instance. If `signal_all` locked rows in the order
+    // of its signals, it would hold the row lock of the second instance by now.
     let mut holder = sql().await;
     let held = holder.transaction().await.unwrap();
     held.batch_execute(&format!(
@@ -573,8 +574,8 @@ async fn a_signal_by_key_returns_no_target_if_the_holder_of_the_key_is_cancelled
     assert_eq!(count, 0);
 }
 
-/// A machine that signals a counter with each of its two commits, both times with the same dedup
-/// key.
+/// A machine that sends a signal to a counter with each of its two commits, both times with the
+/// same dedup key.
 #[derive(Serialize, Deserialize)]
 struct Notifier {
     to: Id<Counter>,

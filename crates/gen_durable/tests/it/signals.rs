@@ -1,5 +1,5 @@
-//! Waits and signals: no accepted signal is lost, no signal is delivered twice, and every wait can
-//! have a deadline.
+//! Tests of waits and signals: the engine loses no accepted signal, no step consumes a signal
+//! twice, and every wait can have a deadline.
 
 use gen_durable::{
     Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next,
@@ -119,7 +119,7 @@ async fn a_signal_sent_before_the_wait_ends_the_wait_and_a_signal_of_another_nam
     assert_eq!(lab.status_of(other).await, Status::AwaitingSignal);
     lab.signal(other, Paid { amount: 1 }).await.unwrap();
     lab.drain().await;
-    // The commit of the step consumed the signal `Paid`; the signal `Noise` stays in the inbox.
+    // The commit of the step consumed the signal `Paid`. The signal `Noise` stays in the inbox.
     assert_eq!(
         lab.result_of(other).await,
         Some(Ok("1 signals left".into()))
@@ -202,7 +202,7 @@ async fn a_wait_without_a_signal_continues_at_its_deadline_step_at_the_deadline_
         lab.result_of(id).await,
         Some(Ok("gave up after 3 days".into()))
     );
-    // A deadline belongs to its own wait: a signal that ends the wait removes the deadline.
+    // A deadline belongs to one wait: a signal that ends the wait removes the deadline.
     let signalled = lab.enqueue(Order { number: 5, want: 2 }).await.unwrap().id;
     lab.drain().await;
     lab.signal(signalled, Paid { amount: 1 }).await.unwrap();

@@ -1,11 +1,11 @@
-//! The SQL API: the statements of docs/guide/sql.md run unchanged, as the runtime role, and do what
-//! the guide says.
+//! Tests of the SQL API: the statements of docs/guide/sql.md run unchanged, with the rights of the
+//! runtime role, and do what the guide says.
 
 use gen_durable::{Lab, Status};
 
 use crate::support::{live, sql, url};
 
-/// Returns the statements of the guide in their order, with the schema of this test.
+/// Returns the statements of docs/guide/sql.md in their order, with the schema of this test.
 fn guide(schema: &str) -> Vec<String> {
     let text = include_str!("../../../../docs/guide/sql.md");
     let blocks = text
@@ -14,8 +14,8 @@ fn guide(schema: &str) -> Vec<String> {
         .map(|rest| rest.split("```").next().unwrap());
     let mut statements = Vec::new();
     for block in blocks {
-        // The body of a function contains semicolons. All other statements end at the end of a
-        // line.
+        // The body of a function in the guide contains semicolons. All other statements end with a
+        // semicolon at the end of a line.
         let (mut statement, mut in_body) = (String::new(), false);
         for line in block.lines() {
             statement.push_str(&line.replace("gen_durable.", &format!("{schema}.")));
@@ -232,8 +232,9 @@ async fn the_statements_of_the_sql_guide_run_and_do_what_the_guide_says() {
     );
     assert_eq!(log[1].payload, r#"{"order": 43, "parcel": "P-8"}"#);
 
-    // A trigger of the caller enqueues an instance: the insert of the order and the enqueue of its
-    // checkout are one commit. A temporary table needs no rights.
+    // A trigger on a table of the caller enqueues an instance: the insert of the order and the
+    // enqueue of its checkout are one commit. The table is temporary, because a role needs no
+    // rights to create a temporary table.
     client
         .batch_execute("create temporary table orders (id bigint, cents bigint)")
         .await
@@ -276,7 +277,7 @@ async fn the_statements_of_the_sql_guide_run_and_do_what_the_guide_says() {
     );
 }
 
-/// Connects as a role that has exactly the rights that the guide names for a caller.
+/// Connects as a role that has exactly the rights that docs/guide/sql.md names for a caller.
 async fn caller(schema: &str) -> tokio_postgres::Client {
     let text = include_str!("../../../../docs/guide/sql.md");
     let grants = text
@@ -376,7 +377,8 @@ async fn sql_calls_with_invalid_values_are_refused_with_an_sqlstate() {
         assert_eq!(refused.code().unwrap().code(), code, "{act}: {refused:?}");
     }
     assert!(lab.inspect().counts().await.unwrap().is_empty());
-    // A null inside a state is kept, and a due time in the past becomes the current time.
+    // `enqueue` keeps a null inside a state, and replaces a due time in the past with the current
+    // time.
     let keep = r#"select S.enqueue('m', '{"a": null}', data => '{"b": null}', at => '2001-01-01')"#;
     let id: i64 = client
         .query_one(&keep.replace("S.", &format!("{schema}.")), &[])
@@ -403,7 +405,7 @@ async fn an_entry_of_enqueue_all_may_name_a_lane_and_a_partition_key() {
     let lab = Lab::new(()).await;
     let (client, schema) = (crate::support::sql().await, lab.pool().schema().to_owned());
     // `enqueue_all` uses another statement for a batch in which an entry has a key, so the test
-    // calls it with and without a key.
+    // calls `enqueue_all` with and without a key.
     for key in ["", r#", "key": "k""#] {
         let entries = format!(
             r#"[{{"machine": "deploy", "step": "run", "state": 1, "lane": "server:7", "lane_blocks": true{key}}},

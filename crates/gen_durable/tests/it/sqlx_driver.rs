@@ -1,5 +1,5 @@
-//! Client calls and step results in transactions of the `sqlx` driver, which a caller or a step has
-//! begun.
+//! Tests of client calls and step results in transactions of the `sqlx` driver that a caller or a
+//! step has begun.
 
 use std::sync::{
     Arc,
@@ -24,8 +24,8 @@ async fn pool() -> PgPool {
         .unwrap()
 }
 
-/// Creates a table in the schema of the test to which steps write. Its unique constraint is checked
-/// at COMMIT.
+/// Creates a table in the schema of the test to which steps write. Postgres checks the unique
+/// constraint of the table at COMMIT.
 async fn ledger(schema: &str) -> String {
     let ledger = format!("{schema}.ledger");
     let make = format!(
@@ -211,7 +211,8 @@ async fn events_recorded_in_a_callers_sqlx_transaction_are_rolled_back_with_it()
         .within(&mut tx)
         .await
         .unwrap();
-    // The caller's transaction is still open, and it does not delay an append of another caller.
+    // The caller's transaction is still open. It does not delay an event that another caller
+    // records.
     assert_eq!(lab.record("acme", Sold { cents: 0 }).await.unwrap(), 1);
     let before = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
     assert_eq!(
@@ -234,7 +235,7 @@ async fn events_recorded_in_a_callers_sqlx_transaction_are_rolled_back_with_it()
         (2..=102).collect::<Vec<_>>()
     );
     assert_eq!(log[1].headers, Some("of mine".into()));
-    // A connection that is in no transaction works too.
+    // `record` accepts a `sqlx` connection that is in no transaction, too.
     lab.record("acme", Sold { cents: 9 })
         .within(&mut pool.acquire().await.unwrap())
         .await
@@ -260,7 +261,7 @@ async fn client_calls_run_on_a_sqlx_connection_and_on_a_pooled_sqlx_connection()
             .unwrap()
             .is_new
     );
-    // A nested transaction of `sqlx` is a savepoint, and works like a transaction.
+    // A nested transaction of `sqlx` is a savepoint. Client calls accept it like a transaction.
     let mut outer = own.begin().await.unwrap();
     let mut inner = outer.begin().await.unwrap();
     lab.signal(first.id, Paid { cents: 5 })
@@ -293,8 +294,8 @@ async fn invalid_values_are_refused_before_a_statement_is_sent_in_the_callers_tr
         .within(&mut tx)
         .await
         .unwrap();
-    // If a statement of the caller has failed, the transaction is aborted, and the error says so
-    // (25P02).
+    // If a statement of the caller has failed, Postgres has aborted the transaction, and the error
+    // of the next client call says so (25P02).
     tx.execute("select 1/0").await.unwrap_err();
     let error = lab
         .enqueue(Order { number: 2 })
@@ -321,7 +322,8 @@ enum Way {
     /// The step waits for a signal and enqueues an instance, so its step result has effects.
     WithEffects,
     FailsOnce,
-    /// The step writes a duplicate, so that Postgres refuses the commit.
+    /// The step writes a duplicate into the table with the unique constraint, so that Postgres
+    /// refuses the commit.
     Refused,
     /// The step waits until the test notifies it.
     Held,
@@ -520,7 +522,7 @@ async fn the_own_transaction_of_a_step_that_lost_its_claim_is_rolled_back() {
     host.began.notified().await;
     assert!(client.cancel(writer.id, "no more").await.unwrap());
     host.resume.notify_one();
-    // The engine has drained, so the step has ended.
+    // The engine ends when all its steps have ended, so the step of the cancelled writer has ended.
     running.stop().await;
     assert_eq!(entries(&ledger).await, Vec::<String>::new());
     let row = client
@@ -530,7 +532,7 @@ async fn the_own_transaction_of_a_step_that_lost_its_claim_is_rolled_back() {
         .unwrap()
         .unwrap();
     assert_eq!(row.status, Status::Cancelled);
-    // The connection of the pool is usable again.
+    // The step has returned its connection to the pool of the host, and the connection is usable.
     let one: i32 = host
         .pool
         .acquire()

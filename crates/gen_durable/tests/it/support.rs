@@ -1,5 +1,5 @@
-//! Helpers that tests share: a schema with the real clock, an engine that can be stopped, and SQL
-//! connections.
+//! Helpers that tests share: a schema with the real clock, an engine that the test can stop, and
+//! SQL connections.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -10,7 +10,7 @@ use gen_durable::{Client, Engine, HistoryEntry, Pool, RunningEngine, Timestamp};
 
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
-/// The deadline of every wait in a test. The deadline is long, since the processor may be busy with
+/// The timeout of every wait in a test. The timeout is long, since the processor may be busy with
 /// other work.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -109,8 +109,8 @@ pub(crate) async fn told(client: &Client, id: i64) -> Vec<String> {
     history(client, id).await.iter().map(in_words).collect()
 }
 
-/// Asserts that the last history entry has this text and this time, and that its position matches
-/// the `step_seq` and `claim_epoch` of the row.
+/// Asserts that the last history entry of an instance has this text and this time, and that the
+/// entry has the `step_seq` and `claim_epoch` of the instance.
 pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) {
     let lines = history(client, id).await;
     let row = client.inspect().show(id).await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Sleeps, deadlines and repeating timers of waits: none of them fires early, is lost or fires
-//! twice.
+//! Tests of sleeps, deadlines and repeating timers of waits: none of them fires early, is lost or
+//! fires twice.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -147,7 +147,7 @@ fn of<const N: usize>(states: [(&str, i64); N]) -> BTreeMap<String, i64> {
     states.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
-/// Returns how many reminders have been enqueued.
+/// Returns how many `Remind` jobs the repeating timers have enqueued.
 async fn reminders(lab: &Lab<()>) -> i64 {
     let client = sql().await;
     let text = format!(
@@ -230,7 +230,8 @@ async fn a_repeating_timer_of_a_wait_fires_at_each_due_time_and_ends_after_its_c
         Status::AwaitingSignal,
         "a repetition does not end the wait"
     );
-    // Each occurrence of the repeating timer is a row of its own, and its due time does not drift.
+    // Each occurrence of the repeating timer is a separate row of `timers`, and the due times do
+    // not drift.
     let client = sql().await;
     let text = format!(
         "select due_at, remaining from {}.timers order by id",
@@ -250,7 +251,7 @@ async fn a_repeating_timer_of_a_wait_fires_at_each_due_time_and_ends_after_its_c
 #[tokio::test]
 async fn the_commit_that_ends_a_wait_cancels_the_repeating_timer_of_the_wait() {
     let lab = lab().await;
-    // A signal ends the wait.
+    // A signal ends the wait, and the same commit cancels the repeating timer of the wait.
     let id = begun(&lab, remind("R/PT1H")).await;
     lab.skip(2 * HOUR).await;
     lab.signal(id, Reply).await.unwrap();
@@ -259,11 +260,12 @@ async fn the_commit_that_ends_a_wait_cancels_the_repeating_timer_of_the_wait() {
         of([("fired", 2), ("cancelled", 1)]),
         "in the commit of the signal"
     );
-    // A cancel ends the wait.
+    // A cancel of the instance ends the wait, and the same commit cancels the repeating timer of
+    // the wait.
     let id = begun(&lab, remind("R/PT1H")).await;
     assert!(lab.cancel(id, "enough").await.unwrap());
     assert_eq!(states(&lab).await["cancelled"], 2);
-    // A deadline ends the wait.
+    // A deadline ends the wait, and the same commit cancels the repeating timer of the wait.
     begun(
         &lab,
         Behaviour::Remind {
@@ -275,7 +277,8 @@ async fn the_commit_that_ends_a_wait_cancels_the_repeating_timer_of_the_wait() {
     .await;
     lab.skip(2 * HOUR).await;
     assert_eq!(states(&lab).await, of([("fired", 3), ("cancelled", 3)]));
-    // The end of the last child ends the wait.
+    // The last child settles and ends the wait of the parent, and the same commit cancels the
+    // repeating timer of the wait.
     let id = begun(
         &lab,
         Behaviour::Join {
@@ -334,7 +337,8 @@ async fn the_misfire_policy_of_a_repeating_timer_decides_which_missed_occurrence
             },
         )
         .await;
-        // Sets the clock as if no engine had run for five and a half hours.
+        // The test sets the clock of the lab forward, as if no engine had run for five and a half
+        // hours.
         let now = lab.now().await + 5 * HOUR + 30 * MINUTE;
         set_clock(&lab, now).await;
         lab.drain().await;
@@ -349,7 +353,7 @@ async fn the_misfire_policy_of_a_repeating_timer_decides_which_missed_occurrence
     }
 }
 
-/// Sets the test clock to a later time, as if no engine had run in the meantime.
+/// Sets the test clock to a later time, as if no engine had run until that time.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
     client
@@ -432,8 +436,8 @@ async fn the_list_and_the_forecast_of_timers_contain_sleeps_deadlines_and_repeat
         ),
         (1, 0, 0)
     );
-    // Reads all timers page by page, then only timers that are not due, then the timers of one
-    // instance.
+    // The test reads all timers page by page, then only the timers that are not due, then the
+    // timers of one instance.
     let list = async |which, after| {
         let filter = TimerFilter {
             which,
@@ -551,7 +555,7 @@ async fn a_running_engine_fires_timers_that_it_or_a_stopped_engine_created() {
     };
     eventually("the timer repeats", async || made(3).await).await;
     running.stop().await;
-    // Starts a second engine, which must fire the timer that the stopped engine created.
+    // The test starts a second engine, which must fire the timer that the stopped engine created.
     let running = Running::start(build());
     eventually("the timer continues", async || made(6).await).await;
     caller.signal(wait, Reply).await.unwrap();
@@ -612,7 +616,8 @@ async fn the_history_of_an_instance_has_one_entry_for_a_deadline_and_none_for_a_
             "stop: late > late"
         ]
     );
-    // The entry of the deadline has the time of the deadline, and no step ran for the deadline.
+    // The history entry of the deadline has the time of the deadline. The instance ran no step for
+    // this entry.
     let deadline = rows.iter().find(|line| line.outcome == "deadline").unwrap();
     assert_eq!((deadline.took, deadline.status), (None, Status::Runnable));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Values that a step passes to external systems: idempotency keys and fencing tokens.
+//! Tests of the values that a step passes to external systems: idempotency keys and fencing tokens.
 
 use std::sync::{Arc, Mutex};
 
@@ -48,7 +48,7 @@ impl Job for Charge {
     }
 }
 
-/// The job `Charge` under another name.
+/// A job that does the same as `Charge` under another machine name.
 #[derive(Serialize, Deserialize)]
 struct Payment {}
 impl Job for Payment {
@@ -161,8 +161,8 @@ async fn fencing_tokens_increase_along_a_lane_and_a_partition_key_and_with_every
             .build()
             .unwrap();
         let client = engine.client();
-        // The first instance is retried often, so its claims have drawn many tokens before the
-        // other instances begin.
+        // The engine retries the first instance five times, so the claims of this instance have
+        // drawn several fencing tokens before the other instances begin.
         let first = Charge {
             failures: 5,
             ..charge.clone()

@@ -1,9 +1,10 @@
-//! Compile-fail tests: the programs under `tests/ui`, each with one mistake.
+//! Compile-fail tests: the compiler must reject each program under `tests/ui`, because each has one
+//! mistake.
 //!
 //! Lines of a program that begin with `//~` name words that the compiler's error must contain. The
 //! test does not compare the whole error, because the text changes from one compiler to the next,
-//! and a newer compiler must not fail these tests. The programs are compiled against the library
-//! that this test is linked with, so no library is built again.
+//! and a newer compiler must not fail these tests. The test compiles the programs against the
+//! library with which it is linked itself, so that it need not build the library a second time.
 
 use std::{
     ffi::OsString,
@@ -14,7 +15,8 @@ use std::{
 
 /// The program without a mistake, which must compile.
 const CONTROL: &str = "as_it_should_be.rs";
-/// How many builds of a library are tried, the newest first: a target directory keeps old builds.
+/// The maximum number of builds of a library that the test tries, the newest first. A target
+/// directory keeps old builds.
 const BUILDS_MAX: usize = 12;
 
 #[test]
@@ -74,8 +76,8 @@ impl Compiler {
             .parent()
             .unwrap()
             .to_owned();
-        // Uses the compiler beside the cargo that runs the test, if known, and otherwise the
-        // compiler in the path.
+        // The test uses the compiler in the directory of the cargo that runs the test, if that
+        // directory is known, and otherwise the compiler in the path.
         let beside_cargo =
             std::env::var_os("CARGO").map(|cargo| Path::new(&cargo).with_file_name("rustc"));
         let rustc = beside_cargo

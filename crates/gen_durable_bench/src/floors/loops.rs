@@ -1,7 +1,8 @@
-//! Bare loops: the minimum that a worker process can do. One thread claims 500 rows at a time while
-//! it holds fewer than 1,000, decodes the state, runs the step and encodes the result. Another
-//! thread writes all results in one UPDATE. There are no watermarks, no leases, no fences except
-//! the epoch, no timeouts, and no locks of other transactions.
+//! The bare loops of the bench: the minimum that a worker process can do, for comparison with the
+//! engine. One thread claims 500 rows at a time while it holds fewer than 1,000, decodes the state
+//! of each instance, runs the step and encodes the new state. Another thread writes all step
+//! results in one UPDATE. The bare loops renew no lease, keep no watermark, fence writes only by
+//! `claim_epoch`, set no timeouts, and wait for no locks of other transactions.
 
 use std::{
     sync::{
@@ -17,10 +18,12 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::bench::{Bench, SCHEMA, connect};
 
-/// The description of the bare loops in the report.
+/// The description of the bare loops (claim and commit without an engine) in the report of the
+/// bench.
 pub(crate) const KIND: &str = "bare loop on the engine's own table: plain claim of 500, 1,000 slots, 1 committer, tokio-postgres";
 
-/// The description, in the report, of the bare loops that also insert a history row with each step.
+/// The description, in the report of the bench, of the bare loops that insert a history row with
+/// each step.
 pub(crate) const HISTORY_KIND: &str =
     "the same bare loop, each UPDATE with an INSERT into the engine's own history table";
 
@@ -29,13 +32,14 @@ const CLAIM: usize = 500;
 const SLOTS: usize = 1_000;
 const COMMIT_MAX: usize = 1_000;
 
-/// Settings that make Postgres choose index plans, also for statements that are prepared on an
-/// empty table.
+/// Settings of the connections of the bare loops. With these settings Postgres chooses index plans
+/// for the claim and commit statements, even if a statement was prepared while the table was empty.
 pub(crate) const PLANS: &str =
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off;
     set enable_mergejoin = off; set jit = off; set plan_cache_mode = force_generic_plan";
 
-/// The state of an instance: of a job, or of a walk (a machine that repeats its step).
+/// The state of an instance that the bare loops run: of a job, or of a walk (a machine that repeats
+/// its step).
 #[derive(Serialize, Deserialize)]
 struct State {
     #[serde(default)]
@@ -61,15 +65,16 @@ struct Shared {
     drained: AtomicBool,
 }
 
-/// The kind of the instances that the loops run: jobs or walks.
+/// The kind of the instances that the bare loops run: jobs, or walks (machines that repeat their
+/// step).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     Jobs,
     Walks { with_history: bool },
 }
 
-/// Runs all instances in the schema. Returns committed steps per second, without the final commits
-/// of walks.
+/// Runs all instances in the schema of the bench with the bare loops. Returns committed steps per
+/// second. The last commit of each walk (a machine that repeats its step) is not counted.
 pub(crate) async fn drain(bench: &Bench, work: Work) -> Result<f64> {
     let shared = Arc::new(Shared {
         waiting: Mutex::default(),
@@ -125,8 +130,8 @@ fn write_results_statement(schema: &str) -> String {
     )
 }
 
-/// Returns the rest of a statement that begins with `with written as (update …`: it inserts a
-/// history row for each updated row.
+/// Returns the rest of a statement that begins with `with written as (update …`. The rest inserts a
+/// history row for each instance that the UPDATE has changed.
 pub(super) fn insert_history(schema: &str) -> String {
     format!(
         "returning i.id, i.step_seq, i.claim_epoch, i.status, i.step)
@@ -171,7 +176,8 @@ async fn pick(url: &str, shared: &Shared) -> Result<()> {
     }
 }
 
-/// Runs a step: decrements `left`. Returns `None` if `left` was already 0.
+/// Runs one step of an instance: decrements `left` in the state. Returns `None` if `left` was
+/// already 0.
 fn step(state: &str) -> Result<Option<String>> {
     let mut state: State = serde_json::from_str(state)?;
     if state.left == 0 {
@@ -248,8 +254,8 @@ async fn commit(url: &str, shared: &Shared, work: Work) -> Result<()> {
     }
 }
 
-/// Runs a future on a new thread with its own runtime, which is the cheapest way to drive one
-/// connection.
+/// Runs a future on a new thread with its own runtime, because this is the cheapest way to drive
+/// one database connection.
 pub(crate) async fn on_a_thread<T, F, Fut>(make: F) -> Result<T>
 where
     T: Send + 'static,

@@ -1,5 +1,6 @@
-//! Runs instances of several steps, each committed before the next one starts. Measures steps per
-//! second, without history (the published targets are for this case) or with history.
+//! The workload `chain`: an engine runs instances with several steps and commits each step before
+//! the next step of the instance starts. The bench measures steps per second, with history or
+//! without (the published targets are without history).
 
 use anyhow::Result;
 
@@ -62,8 +63,8 @@ async fn fill(bench: &Bench, instances: u64, with_history: bool) -> Result<()> {
     bench.fill_walks(SCHEMA, instances, with_history).await
 }
 
-/// Returns steps per second. The final commits of the walks take time but are not counted, neither
-/// in this rate nor in the floor.
+/// Measures an engine and returns steps per second. Neither this rate nor the floor counts the last
+/// commit of each walk (a machine that repeats its step), although that commit takes time.
 async fn ours(bench: &Bench, instances: u64) -> Result<f64> {
     let probe = Probe::waiting_for(instances * (WALK_STEPS + 1));
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;

@@ -1,4 +1,5 @@
-//! Drains runnable jobs with one step. Measures jobs per second.
+//! The workload `drain`: an engine runs a backlog of jobs until all have settled. The bench
+//! measures jobs per second.
 
 use anyhow::Result;
 
@@ -63,8 +64,8 @@ async fn fill(bench: &Bench, jobs: u64) -> Result<()> {
     bench.fill_jobs(SCHEMA, jobs).await
 }
 
-/// Returns jobs per second, from the start of the first step to the commit of the last one, and the
-/// memory of this process.
+/// Measures an engine. Returns jobs per second, from the start of the first step to the commit of
+/// the last step, and the memory of this process.
 async fn ours(bench: &Bench, jobs: u64) -> Result<(f64, Memory)> {
     let probe = Probe::waiting_for(jobs);
     process::forget_peak();

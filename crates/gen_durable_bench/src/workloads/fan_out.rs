@@ -1,4 +1,5 @@
-//! Measures the time from the enqueue of a parent with many children to the end of its join.
+//! Measures the time from the enqueue of a parent with many children until the step after its join
+//! has run.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Measures a projection of the event log: how fast it catches up, its lag while events arrive, and
-//! the effect of a shadow rebuild on appends and on the live projection.
+//! Measures a projection of the event log: how fast the projection applies old events, how far it
+//! is behind the log while events arrive, and how much a rebuild delays appends and the projection.
 
 use std::time::{Duration, Instant};
 
@@ -24,15 +24,18 @@ const PROJECTED_LONG: u64 = 1_000_000;
 const LAG_RATE: u64 = 1_000;
 const LAG_EVENTS: u64 = 5_000;
 const REBUILD_RATE: u64 = 500;
-/// The bench appends events for this long before the rebuild starts and after it has ended.
+/// The bench appends events for this long before the rebuild of the projection starts and after the
+/// rebuild has ended.
 const AROUND: Duration = Duration::from_millis(300);
-/// The bench detects the swap at the end of a rebuild by polling. It attributes a pause within this
-/// time of the swap to the swap.
+/// At the end of a rebuild, a worker makes the new generation of the projection the current one.
+/// The bench detects this change by polling, and attributes a pause of the projection within this
+/// time of the change to the change.
 const NEAR: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(900);
 
-/// A projection with one upsert per key. It sends one statement per batch of events.
+/// A projection of the bench that keeps one row per key. It upserts all rows of a batch of events
+/// with one statement.
 struct Sums;
 impl Projection for Sums {
     const NAME: &'static str = "sums";
@@ -158,7 +161,7 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
     Ok(measured)
 }
 
-/// Records events in a log that no projection has read.
+/// Appends events to a log before any projection reads the log.
 async fn fill(bench: &Bench, count: u64) -> Result<()> {
     empty(bench).await?;
     let text = format!(
@@ -174,7 +177,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// An event with the time of the call and the time when its commit was confirmed.
+/// An appended event, with the time of the call and the time when Postgres confirmed its commit.
 #[derive(Debug, Clone, Copy)]
 struct Appended {
     position: i64,
@@ -182,7 +185,7 @@ struct Appended {
     committed: Instant,
 }
 
-/// Appends events at a steady rate, independent of the duration of each append.
+/// A task that appends events at a steady rate, independent of the duration of each append.
 struct Appending {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Vec<Appended>>>,
@@ -238,7 +241,8 @@ fn rate(appended: &[Appended]) -> f64 {
     appended.len() as f64 / lasting.max(1e-3)
 }
 
-/// A position of the projection's cursor, and when it was first observed.
+/// A log position of the projection's cursor, and the time when the bench first observed this
+/// position.
 #[derive(Debug, Clone, Copy)]
 struct Observed {
     at: Instant,
@@ -246,7 +250,7 @@ struct Observed {
     generation: i32,
 }
 
-/// Polls the cursor of the projection.
+/// A task that polls the cursor of the projection.
 struct Watch {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Vec<Observed>>>,
@@ -311,7 +315,7 @@ fn lags(appended: &[Appended], followed: &[Observed]) -> Vec<f64> {
 }
 
 /// Returns the longest time without a change of the projection's cursor, and the longest such time
-/// near the swap of a rebuild, in milliseconds.
+/// near the moment when a rebuild made its generation the current one, in milliseconds.
 fn pauses(followed: &[Observed]) -> (f64, f64) {
     let first = followed.first().map(|observed| observed.generation);
     let swap = followed

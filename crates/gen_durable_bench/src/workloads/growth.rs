@@ -1,4 +1,5 @@
-//! Compares the rate of the first 10,000 jobs of a large backlog with the rate of a small backlog.
+//! The workload `growth`: compares the rate at which an engine starts the first 10,000 jobs of a
+//! large backlog with the rate for a small backlog.
 
 use anyhow::Result;
 
@@ -17,14 +18,15 @@ const FLOOR: &str = "the same with a backlog of 10,000";
 pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let first = bench.count(FIRST);
     let large = bench.count(if bench.long { LARGE } else { LARGE_SHORT });
-    // The large backlog is in a schema of its own, so that it stays while the small one is filled
-    // again.
+    // The large backlog is in the schema `LARGE_SCHEMA`, so that it stays while the bench fills the
+    // small backlog again for each round.
     bench.drop_schema(LARGE_SCHEMA).await?;
     bench.pool(LARGE_SCHEMA).await?.migrate().await?;
     say(&format!("  creating a backlog of {large}"));
     bench.fill_jobs(LARGE_SCHEMA, large).await?;
     let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
-    // The rounds of this workload are short, so measure twice as many.
+    // Measures twice as many rounds as the other workloads, because the rounds of this workload are
+    // short.
     for round in 1..=bench.rounds * 2 {
         bench.empty(SCHEMA).await?;
         bench.fill_jobs(SCHEMA, first).await?;
@@ -47,7 +49,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     .with("backlog", large))
 }
 
-/// Returns jobs per second, from the start of the first step to the start of the last one.
+/// Measures an engine. Returns jobs per second, from the start of the first step to the start of
+/// the last step.
 async fn ours(bench: &Bench, schema: &str, jobs: u64) -> Result<f64> {
     let probe = Probe::waiting_for(jobs);
     let mut engine = bench.start_engine(schema, &probe).await?;

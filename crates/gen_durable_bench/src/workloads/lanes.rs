@@ -1,5 +1,5 @@
-//! Drains lanes of serial jobs. Measures jobs per second, the effect of many producers, and the
-//! effect of one very long lane on the others.
+//! The workload `lanes`: an engine runs lanes of jobs until all have settled. The bench measures
+//! jobs per second, with one producer, with many producers, and beside one very long lane.
 
 use std::time::Instant;
 
@@ -79,12 +79,13 @@ async fn drain(bench: &Bench, keys: impl Iterator<Item = u64>) -> Result<f64> {
     super::partitions::drain(bench, SCHEMA, None).await
 }
 
-/// Jobs per second, while producers enqueue single jobs into lanes and an engine drains these
-/// lanes.
+/// The measured rates in jobs per second, while producers enqueue single jobs into lanes and an
+/// engine runs these jobs.
 struct Produced {
-    /// The rate from the start until the commit of the last enqueue.
+    /// The rate in jobs per second from the start of the producers until the commit of their last
+    /// enqueue.
     enqueued: f64,
-    /// The rate from the start until the last job had settled.
+    /// The rate in jobs per second from the start of the producers until the last job has settled.
     settled: f64,
 }
 
@@ -107,8 +108,8 @@ impl Produced {
     }
 }
 
-/// Lets all producers enqueue into the same lanes, and measures the rates. Each producer enqueues
-/// one job after the other.
+/// Lets all producers enqueue jobs into the same lanes, and measures the rates of enqueued and
+/// settled jobs. Each producer enqueues one job after the other.
 async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     bench.empty(SCHEMA).await?;
     let each = bench.count(JOBS_OF_A_PRODUCER);
@@ -116,7 +117,8 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     let mut clients = Vec::new();
     for _ in 0..producers {
         let client = Client::new(bench.pool(SCHEMA).await?);
-        // The first call on a new connection is slower, so make one call before the measurement.
+        // Makes one call before the measurement, because the first call on a new connection is
+        // slower.
         client.inspect().workers().await?;
         clients.push(client);
     }
@@ -150,16 +152,17 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     })
 }
 
-/// Measures the rate of new lanes, alternately alone and beside a blocked lane with a million
-/// instances. Then measures the same while a transaction holds an old snapshot, so that vacuum
-/// cannot remove dead rows.
+/// Measures the rate of jobs in new lanes, alternately alone and beside a lane with a million
+/// instances that cannot run. Then measures the same rates while a transaction holds an old
+/// snapshot, so that vacuum cannot remove dead rows.
 async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Measured> {
     let entries = bench.count(LONG_LANE);
-    // The long lane is in a schema of its own, so that it stays while the bench fills the other
-    // schema again.
+    // The long lane is in the schema `LARGE_SCHEMA`, so that it stays while the bench empties and
+    // fills the schema `SCHEMA` again.
     bench.drop_schema(LARGE_SCHEMA).await?;
     bench.pool(LARGE_SCHEMA).await?.migrate().await?;
-    // The head of the lane is due tomorrow, and all instances behind it wait.
+    // The head of the long lane is due tomorrow, and all later instances of the lane wait for the
+    // head.
     bench
         .fill_blocked_key(
             LARGE_SCHEMA,
@@ -182,8 +185,8 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
         }
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for window in 1..=WINDOWS {
-            // The state of the computer differs between the first and the second measurement, so
-            // the order alternates.
+            // The order of the two schemas alternates, because the state of the computer differs
+            // between the first and the second measurement of a round.
             let schemas = if window % 2 == 0 {
                 [LARGE_SCHEMA, SCHEMA]
             } else {
@@ -229,8 +232,9 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
     Ok(measured.with("long_lane", entries))
 }
 
-/// Fills short lanes and drains them, then deletes the settled rows. If a transaction holds an old
-/// snapshot, the deleted rows stay as dead rows.
+/// Fills short lanes, waits until an engine has settled all their jobs, then deletes the settled
+/// rows. If a transaction holds an old snapshot, the deleted rows stay in the table as dead rows.
+/// Returns jobs per second.
 async fn fresh_lanes(bench: &Bench, schema: &str) -> Result<f64> {
     let lanes = bench.count(FRESH_LANES);
     let jobs = lanes * FRESH_JOBS_EACH;

@@ -1,4 +1,5 @@
-//! Drains jobs with partition keys, one step at a time per key. Measures jobs per second.
+//! The workload `partitions`: an engine runs jobs with partition keys, one step at a time per key.
+//! The bench measures jobs per second.
 
 use anyhow::Result;
 
@@ -75,8 +76,9 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     })
 }
 
-/// Drains the schema and returns jobs per second, from the start of the first step to the commit of
-/// the last one. `runnable` is the number of jobs that can run; `None` means all.
+/// Starts an engine and waits until it has settled `runnable` jobs of the schema, or all jobs if
+/// `runnable` is `None`. Returns jobs per second, from the start of the first step to the commit of
+/// the last step.
 pub(super) async fn drain(bench: &Bench, schema: &str, runnable: Option<u64>) -> Result<f64> {
     let jobs = match runnable {
         Some(jobs) => jobs,

@@ -1,6 +1,7 @@
-//! Measures the time from the commit of an enqueue to the start of its step on an idle engine: from
-//! the same process, from another process, and from another process after an idle period. Also
-//! measures the load of the idle engine on Postgres.
+//! The workload `pickup`: measures the time from the commit of an enqueue to the start of the step
+//! on an idle engine. The enqueue comes from the same process, from another process, or from
+//! another process after an idle period. The workload also measures the load of the idle engine on
+//! Postgres.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,11 +19,13 @@ use crate::{
 
 const PINGS: u64 = 200;
 const PAUSE: Duration = Duration::from_millis(50);
-/// The idle period before an enqueue, its short form, and the number of repetitions.
+/// The idle period of the engine before an enqueue (with `--long` and without), and the number of
+/// repetitions.
 const QUIET: Duration = Duration::from_secs(62);
 const QUIET_SHORT: Duration = Duration::from_secs(6);
 const QUIET_TIMES: u32 = 3;
-/// The time over which the idle load is measured at the end of the idle period.
+/// The time over which the bench measures the load of an idle engine, at the end of the idle
+/// period.
 const IDLE: Duration = Duration::from_secs(10);
 const IDLE_SHORT: Duration = Duration::from_secs(5);
 const FLOOR: &str = "one plain claim of one row, from its sending to its answer, tokio-postgres";
@@ -62,14 +65,16 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     )
 }
 
-/// The times from the commit of an enqueue to the start of its step, in milliseconds.
+/// Percentiles of the time from the commit of an enqueue to the start of the step of the enqueued
+/// job, in milliseconds.
 struct Pickup {
     p50: f64,
     p99: f64,
     max: f64,
-    /// The median time from the call of the enqueue, before its commit, to the start of its step.
+    /// The median of the milliseconds from the call of an enqueue, before its commit, to the start
+    /// of the step of the enqueued job.
     from_call_p50: f64,
-    /// Transactions per second in Postgres during the measurement.
+    /// The number of transactions per second in the database during the measurement.
     statements: f64,
 }
 
@@ -84,8 +89,8 @@ impl Pickup {
             };
             calls.iter().filter_map(of_one).collect()
         };
-        // A step may start before its caller gets the confirmation of the commit. The time between
-        // them then counts as zero.
+        // A step may start before the caller of the enqueue gets the confirmation of the commit.
+        // The time from commit to start then counts as zero.
         let (committed, called) = (millis(|call| call.committed), millis(|call| call.called));
         let at = |percent| rounded(percentile(&committed, percent), 3);
         let from_call_p50 = rounded(percentile(&called, 50.0), 3);
@@ -146,7 +151,7 @@ struct Quiet {
     idle: Idle,
 }
 
-/// The load of an engine without work.
+/// The load of an idle engine, which has no instances to run.
 struct Idle {
     statements: f64,
     postgres_percent: f64,
@@ -170,8 +175,8 @@ async fn after_quiet(bench: &Bench) -> Result<Quiet> {
         let called = from_another_process(bench.caller.as_deref(), &task(bench, 1)).await?;
         engine.until(probe.all()).await?;
         engine.stop().await?;
-        // The ping has the same number in every repetition, so replace this number by the number of
-        // the repetition.
+        // Replaces the number of the `Ping` by the number of the repetition, because the calling
+        // process gives its only `Ping` the same number in every repetition.
         calls.extend(called.into_iter().map(|call| Called {
             n: time.into(),
             ..call
@@ -222,8 +227,8 @@ async fn cost(bench: &Bench, lasting: Duration) -> Result<Idle> {
     })
 }
 
-/// Returns the number of transactions in this database. Each statement of the engine is one
-/// transaction.
+/// Returns the number of transactions that Postgres has counted in the database of the bench. Each
+/// statement of the engine is one transaction.
 async fn transactions(bench: &Bench) -> Result<f64> {
     let row = bench
         .sql

@@ -1,5 +1,6 @@
-//! Measures the event log: appends of one event and of a hundred, by one process and by several, to
-//! one tenant and to many. The module `follow` measures a projection of the log.
+//! Measures appends to the event log: of one event and of a hundred events, by one process and by
+//! several processes, to one tenant and to many tenants. The module `follow` measures a projection
+//! of the log.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ const HUNDREDS: u64 = 300;
 const MANY: u64 = 1_000;
 const FLOOR: &str = "INSERT of one event under the lock of its tenant's head, 10 connections, one tenant, tokio-postgres";
 
-/// The event that the bench records.
+/// The event that the bench appends to the log.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Sale {
     pub(crate) n: u64,
@@ -41,7 +42,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     );
     bench.sql.batch_execute(&table).await?;
     let lasting = bench.duration(LASTING);
-    // Measure appends to one tenant and to many tenants, each with its floor.
+    // Measures appends to one tenant and to many tenants, each alternately with its floor (appends
+    // in plain SQL).
     let (mut one, mut many) = (Appends::default(), Appends::default());
     for round in 1..=bench.rounds {
         one.measure(bench, round, 1).await?;
@@ -115,7 +117,7 @@ impl Appends {
     }
 }
 
-/// Removes all events and projections.
+/// Removes all events, projections and projection runs from the schema of the bench.
 pub(super) async fn empty(bench: &Bench) -> Result<()> {
     let text = format!(
         "truncate {SCHEMA}.events, {SCHEMA}.event_heads, {SCHEMA}.event_scans, {SCHEMA}.projections, {SCHEMA}.projection_runs, {SCHEMA}.projection_run_failures, {SCHEMA}.log_walks,
@@ -124,7 +126,7 @@ pub(super) async fn empty(bench: &Bench) -> Result<()> {
     Ok(bench.sql.batch_execute(&text).await?)
 }
 
-/// Appends single events by concurrent callers of one process. Returns events per second.
+/// Appends single events from concurrent callers in this process. Returns events per second.
 pub(crate) async fn append(client: &Client, tenants: u64, lasting: Duration) -> Result<f64> {
     let begun = Instant::now();
     let callers = (0..CALLERS).map(|caller| {

@@ -1,4 +1,5 @@
-//! Measures the time from the commit of a signal to the start of the step that it wakes.
+//! Measures the time from the commit of a signal to the start of the step that runs after the wait
+//! for this signal.
 
 use std::collections::HashMap;
 
@@ -20,7 +21,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     bench.empty(SCHEMA).await?;
     let count = bench.count(SIGNALS).max(5);
     let floor = floors::claim_one(bench, count).await?;
-    // Each listener runs two steps: one that starts to wait, and one that the signal wakes.
+    // The probe waits for two steps of each listener: the step that begins to wait, and the step
+    // that runs after the signal.
     let probe = Probe::waiting_for(count * 2);
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;
     let listeners = engine

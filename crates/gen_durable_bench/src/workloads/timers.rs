@@ -16,22 +16,23 @@ use crate::{
     statistics::{percentile, rounded},
 };
 
-/// The number of timers that become due per second, and the duration in seconds.
+/// The number of timers that become due per second, and the duration of the measurement in seconds.
 const PER_SECOND: u64 = 1_000;
 const SECONDS: u64 = 30;
 const SECONDS_SHORT: u64 = 10;
 /// The number of timers in the measurements with pending timers and with overdue timers.
 const ROWS: u64 = 1_000_000;
 const ROWS_SHORT: u64 = 100_000;
-/// The bench inserts more due times than a worker keeps in memory for its lookahead. They are due
-/// `NEAR_AHEAD` after the start, and the worker must have read them `NEAR_SEEN` before they are
-/// due.
+/// The number of timers that the bench inserts for the measurement of memory. It is larger than the
+/// number of due times that a worker keeps in memory. These timers are due `NEAR_AHEAD` after the
+/// start of the measurement, and the worker must have read their due times `NEAR_SEEN` before the
+/// timers are due.
 const NEAR: u64 = 100_000;
 const NEAR_AHEAD: Duration = Duration::from_secs(8);
 const NEAR_AHEAD_MIN: Duration = Duration::from_secs(4);
 const NEAR_SEEN: Duration = Duration::from_secs(2);
-/// The time over which the bench observes the overdue timers. It is too short for all of them to
-/// fire.
+/// The time over which the bench counts the overdue timers that fire. The time is too short for all
+/// overdue timers to fire.
 const WATCHED: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(600);
 const FLOOR: &str = "one plain claim of one row, from its sending to its answer, tokio-postgres";
@@ -91,8 +92,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     .with("fresh_while_overdue_p99_ms", backlog.fresh.p99))
 }
 
-/// Delays in milliseconds by the clock of the database. A timer that fired early would have a
-/// negative delay.
+/// The delays of timers in milliseconds by the clock of the database. A timer that fired early
+/// would have a negative delay.
 struct Lateness {
     p50: f64,
     p99: f64,
@@ -109,7 +110,8 @@ impl std::fmt::Display for Lateness {
     }
 }
 
-/// Waits until all alarms of this name have fired, and returns their delays.
+/// Waits until the timers of all alarms with this name have fired, and returns the delays of these
+/// timers.
 async fn lateness(bench: &Bench, name: &str, count: u64) -> Result<Lateness> {
     let fired = format!(
         "select count(*) from {SCHEMA}.instances where state->>'name' = $1 and step = 'late'"
@@ -160,7 +162,8 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
     let probe = Probe::waiting_for(u64::MAX);
     let engine = bench.start_engine(SCHEMA, &probe).await?;
     bench.ready(&engine).await?;
-    // Leave time to run the first step of all alarms.
+    // Sets the first deadline late enough for the engine to run the first step of all alarms before
+    // it.
     let first = now(bench).await? + Duration::from_secs(2 + count / 1_000);
     let due = |n: u64| first + Duration::from_millis(n);
     let alarms = (0..count).map(|n| Alarm {
@@ -173,9 +176,9 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
     Ok(late)
 }
 
-/// Inserts alarms that already wait for their deadline, as another process would have left them.
-/// `from` is the time from now to the first deadline, and `apart_ms` is the time between two
-/// deadlines.
+/// Inserts alarms (machines that wait until a deadline) that already wait, as if another process
+/// had run their first step. `from` is the time from now to the first deadline, and `apart_ms` is
+/// the time between two deadlines.
 async fn park(bench: &Bench, name: &str, count: u64, from: &str, apart_ms: f64) -> Result<()> {
     let park = format!(
         "insert into {SCHEMA}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
@@ -201,12 +204,12 @@ async fn armed_elsewhere(bench: &Bench, count: u64) -> Result<Lateness> {
     Ok(late)
 }
 
-/// The results of a start with many pending timers.
+/// The measured values of the start of an engine with many pending timers.
 struct Restart {
     /// Milliseconds from the start of the engine until the one overdue timer has fired.
     first_ms: f64,
-    /// The maximum growth of the memory of this process in megabytes, while its lookahead holds the
-    /// maximum number of due times.
+    /// The maximum growth of the memory of this process in megabytes, while its engine keeps the
+    /// maximum number of due times in memory.
     memory_mb: f64,
     near: u64,
 }
@@ -218,8 +221,8 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
         .sql
         .batch_execute(&format!("analyze {SCHEMA}.instances"))
         .await?;
-    // Insert more due times than a worker keeps in memory. They are within its lookahead soon after
-    // the start.
+    // Inserts more timers than the due times that a worker keeps in memory. The worker reads these
+    // due times soon after its start.
     let near = bench.count(NEAR).min(pending);
     let ahead = bench.duration(NEAR_AHEAD).max(NEAR_AHEAD_MIN);
     let due_from = now(bench).await? + ahead;
@@ -232,7 +235,8 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     )
     .await?;
     park(bench, "restart", 1, "-1 second", 1.0).await?;
-    // Query by id: a scan of ten million rows would take longer than the measured time.
+    // Finds the overdue alarm by its id, because a scan of ten million rows would take longer than
+    // the measured time.
     let due = format!("select max(id) from {SCHEMA}.instances");
     let due: i64 = bench.sql.query_one(&due, &[]).await?.try_get(0)?;
     let fired = format!(
@@ -254,7 +258,8 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
-    // Wait until the engine has read these due times into memory, while they are not due yet.
+    // Waits until the engine has read the due times of the timers `near` into memory, while these
+    // timers are not due yet.
     while now(bench).await? < due_from - NEAR_SEEN {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -267,17 +272,17 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     })
 }
 
-/// The results of the measurement with overdue timers.
+/// The measured values of an engine with many overdue timers.
 struct Backlog {
     per_second: f64,
     fresh: Lateness,
-    /// The slowest statement of the engine during this measurement, if it was slow enough to be
-    /// logged and the log is accessible.
+    /// The slowest statement of the engine during the measurement with overdue timers, if Postgres
+    /// has logged it and the bench can read the log of the server.
     longest: Option<Slow>,
 }
 
-/// Measures how many timers of an overdue backlog fire per second, and the delays of new timers at
-/// the same time.
+/// Measures how many overdue timers fire per second, and the delays of new timers that become due
+/// during this measurement.
 async fn overdue(bench: &Bench, rows: u64) -> Result<Backlog> {
     bench.empty(SCHEMA).await?;
     park(bench, "overdue", rows, "-1 day", 1.0).await?;

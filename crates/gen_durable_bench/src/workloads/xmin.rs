@@ -1,5 +1,6 @@
-//! Enqueues jobs at a steady rate while another connection holds an old snapshot, so that vacuum
-//! cannot remove dead rows. Measures whether the time from enqueue to start grows.
+//! The workload `xmin`: the bench enqueues jobs at a steady rate while another connection holds an
+//! old snapshot, so that vacuum cannot remove dead rows. The workload measures whether the time
+//! from the enqueue of a job to the start of its step grows.
 
 use std::{
     collections::HashMap,
@@ -25,7 +26,7 @@ const LASTING_SHORT: Duration = Duration::from_secs(20);
 /// The bench does not measure the first second after the start of the engine.
 const WARM_UP: Duration = Duration::from_secs(1);
 const WINDOWS: u64 = 6;
-/// The bench enqueues a batch of jobs every this many milliseconds.
+/// The interval in milliseconds at which the bench enqueues a batch of jobs.
 const TICK_MS: u64 = 2;
 const FLOOR: &str = "the same without the snapshot";
 
@@ -36,8 +37,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     say(&format!("  without: {without}"));
     bench.empty(SCHEMA).await?;
     let holder = connect(&bench.url).await?;
-    // The first query of the transaction takes the snapshot, which is held until the transaction
-    // ends.
+    // The first query of a `repeatable read` transaction takes a snapshot, and the transaction
+    // holds this snapshot until the transaction ends.
     holder
         .batch_execute("begin isolation level repeatable read")
         .await?;
@@ -55,11 +56,13 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("windows_without_p99_ms", json!(without.windows)))
 }
 
-/// The time from the commit of an enqueue to the start of its step, in milliseconds.
+/// Percentiles of the time from the commit of an enqueue to the start of the step of the enqueued
+/// job, in milliseconds.
 struct Offered {
     p50: f64,
     p99: f64,
-    /// The p99 of each of several successive time windows.
+    /// The 99th percentile of the time from commit to start in each of several successive time
+    /// windows.
     windows: Vec<f64>,
 }
 

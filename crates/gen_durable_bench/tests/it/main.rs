@@ -1,5 +1,5 @@
 //! Runs the bench with small counts, and checks that every workload reports the documented fields.
-//! The measured numbers mean nothing.
+//! The measured numbers are not meaningful with small counts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use gen_durable_bench::{Args, Workload};
@@ -138,15 +138,16 @@ async fn the_long_forms_of_the_lanes_and_timers_workloads_report_their_additiona
             .is_some_and(|first| first > 0.0),
         "{timers}"
     );
-    // The test inserts a hundredth of the due times that a worker keeps in memory, so the memory
-    // grows only as much as at any start.
+    // The test inserts only a hundredth of the timers that the bench normally inserts, so the
+    // memory of the process grows only as much as at the start of any engine.
     assert!(
         timers["memory_more_mb"]
             .as_f64()
             .is_some_and(|more| more < 64.0),
         "{timers}"
     );
-    // Either no statement was slow enough to be logged, or its duration is reported.
+    // Either Postgres has logged no slow statement of the engine, or the report contains the
+    // duration of the slowest statement.
     assert!(
         timers["overdue_longest_statement_ms"]
             .as_f64()

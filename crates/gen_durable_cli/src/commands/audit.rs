@@ -9,7 +9,7 @@ use crate::{
     text::{relative, safe, short},
 };
 
-/// The maximum length of a text in the table.
+/// The maximum number of characters of a text in the table that `durable audit` prints.
 const TEXT_CHARS: usize = 60;
 
 /// Show the actions of operators, also failed ones, from dashboards and this program, newest first

@@ -1,5 +1,5 @@
-//! `durable demo`: runs a small shop under load, kills one of its workers, and shows that nothing
-//! was lost.
+//! `durable demo`: runs a small shop under load, kills one of the workers of the shop, and checks
+//! that no order was lost.
 
 use std::{
     io::IsTerminal,
@@ -31,18 +31,19 @@ use crate::{
 };
 
 const WORKERS: usize = 3;
-/// The number of orders per second of the duration of the demo, if `--instances` is not given.
+/// The number of orders that the demo enqueues per second of its duration, if the user does not set
+/// `--instances`.
 const ORDERS_PER_SECOND: u64 = 100;
-/// The fractions of the duration after which the last order is enqueued and a worker is killed. The
-/// remaining time is for the lease of the killed worker to expire, and for other workers to finish
+/// The fractions of the duration of the demo after which the demo enqueues the last order and kills
+/// a worker. In the remaining time the lease of the killed worker expires, and other workers finish
 /// its orders.
 const ARRIVALS_SHARE: f64 = 0.6;
 const KILL_SHARE: f64 = 0.4;
-/// The interval between two polls of the database while the demo runs. Other polls use a multiple
-/// or a fraction of it.
+/// The interval between two polls of the database while the demo runs. Some polls of the demo use a
+/// multiple or a fraction of this interval.
 const POLL: Duration = Duration::from_millis(100);
-/// The maximum time for the workers to register, and the maximum time without a settled instance
-/// after all orders are enqueued.
+/// The maximum time until all workers of the demo have registered, and the maximum time in which no
+/// instance settles after the demo has enqueued all orders.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -92,8 +93,8 @@ impl Stay {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new();
-    // Register the signal handler once for the whole run, so that no signal between two waits is
-    // lost.
+    // Registers the handler of SIGINT and SIGTERM once for the whole demo, so that the process
+    // misses no signal between two waits.
     let mut end = pin!(asked_to_end());
     let stage = tokio::select! {
         stage = Stage::create() => stage?,
@@ -125,7 +126,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
         server.abort();
     }
     staff.shut_down().await;
-    // Clean up even if the demo failed, but report the error of the demo first.
+    // Removes the database of the demo even if the demo failed. If both fail, the command reports
+    // the error of the demo.
     let removed = stage.remove().await;
     let report = outcome?;
     removed?;
@@ -139,7 +141,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Starts the dashboard. The demo runs without a dashboard if no port can be bound.
+/// Starts the dashboard of the demo. The demo runs without a dashboard if the process cannot bind a
+/// port.
 async fn start_dashboard(
     stage: &Stage,
     port: u16,
@@ -161,7 +164,7 @@ async fn start_dashboard(
     Some((address, tokio::spawn(server)))
 }
 
-/// Enqueues a few orders per second, so that the dashboard shows activity.
+/// Enqueues a few orders per second after the demo, so that its dashboard shows activity.
 async fn stay_open(client: &Client, staff: &mut Staff, mut number: u64) -> anyhow::Result<()> {
     loop {
         for _ in staff.find_killed()? {
@@ -178,30 +181,31 @@ async fn stay_open(client: &Client, staff: &mut Staff, mut number: u64) -> anyho
     }
 }
 
-/// The result of the demo.
+/// The numbers that the demo reports at its end.
 #[derive(Debug)]
 pub(crate) struct DemoReport {
     pub(crate) books: Books,
-    /// The content of the read model at the end of the demo.
+    /// The rows of the read model of the shop at the end of the demo.
     pub(crate) sold: Sold,
-    /// The number of enqueued orders.
+    /// The number of orders that the demo has enqueued.
     pub(crate) orders: u64,
     pub(crate) kills: usize,
-    /// The number of instances that the killed worker had claimed.
+    /// The number of instances that the worker had claimed when the demo killed it.
     pub(crate) held: usize,
-    /// The time from the first order to the last settled instance.
+    /// The time from the enqueue of the first order of the demo until the last instance has
+    /// settled.
     pub(crate) took: Duration,
 }
 
 impl DemoReport {
-    /// Returns whether no instance was lost, no order was charged twice, and the read model is
-    /// correct.
+    /// Returns whether all instances of the demo have settled, no order was charged twice, and the
+    /// read model is correct.
     pub(crate) fn is_correct(&self) -> bool {
         self.books.lost == 0 && self.books.charged_twice == 0 && self.sold_is_right()
     }
 
-    /// Returns whether the read model, which is built from events only, agrees with the instances
-    /// and the ledger.
+    /// Returns whether the read model of the shop, which a projection builds from events only,
+    /// agrees with the instances and the ledger.
     pub(crate) fn sold_is_right(&self) -> bool {
         let DemoReport { books, sold, .. } = self;
         let shipped = books.machines.first().map_or(0, |orders| orders.done);
@@ -269,14 +273,14 @@ async fn play(
             last_change = (Instant::now(), settled);
         }
         let all_in = arrivals.here == orders;
-        // The demo is done if all counted orders and receipts have settled. `books::read` verifies
-        // at the end that the count contains every enqueued instance.
+        // The demo ends when all counted orders and receipts have settled. After that,
+        // `books::read` verifies that the count includes every enqueued instance.
         let done = all_in && order.settled() == order.seen && receipt.settled() == receipt.seen;
         if (done && death.is_some()) || (all_in && last_change.0.elapsed() > STALL_TIMEOUT) {
             break;
         }
-        // The count of instances reads every row, so the demo counts less often if a count takes
-        // long.
+        // The statement that counts the instances reads every row, so the demo waits longer before
+        // the next count if the last count took long.
         tokio::time::sleep(POLL.max(polled.elapsed() * 4)).await;
     }
     let took = begun.elapsed();
@@ -293,8 +297,8 @@ async fn play(
     })
 }
 
-/// Waits until all workers have registered in the table of workers. Fails if a worker ends before
-/// that.
+/// Waits until each worker of the demo has inserted its row into the table `workers`. Returns an
+/// error if a worker process ends before that.
 async fn wait_for_workers(client: &Client, staff: &mut Staff) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
     while client.inspect().workers().await?.len() < staff.pids().len() {
@@ -309,12 +313,13 @@ async fn wait_for_workers(client: &Client, staff: &mut Staff) -> anyhow::Result<
     Ok(())
 }
 
-/// Enqueues the orders at a steady rate.
+/// Enqueues the orders of the demo at a steady rate.
 struct Arrivals {
     all: u64,
     over: Duration,
     here: u64,
-    /// The ids of the orders with an acknowledged enqueue. Each of these orders must settle.
+    /// The ids of the orders that the demo has enqueued with a confirmed commit. Each of these
+    /// orders must settle.
     ids: Vec<i64>,
 }
 

@@ -1,4 +1,5 @@
-//! `durable dev`: runs a private Postgres for development. Its data is kept between runs.
+//! `durable dev`: runs a private Postgres for development. The data stays on disk for the next
+//! `durable dev`.
 
 use std::{path::PathBuf, pin::pin};
 
@@ -28,8 +29,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         None => default_dir()?,
     };
     let shown = dir.display().to_string();
-    // Register the signal handler once for the whole run, so that no signal between two waits is
-    // lost.
+    // Registers the handler of SIGINT and SIGTERM once for the whole command, so that the process
+    // misses no signal between two waits.
     let mut end = pin!(asked_to_end());
     let cluster = tokio::select! {
         cluster = start_postgres(move || Options::new().kept(dir)) => cluster?,

@@ -18,10 +18,12 @@ use crate::{
 /// at least this share of the table.
 const DEAD_ROWS: i64 = 50_000;
 const DEAD_SHARE: f64 = 0.3;
-/// `durable doctor` reports a difference between the clocks of this computer and of the server
-/// above this number of seconds, because the shown times are then misleading.
+/// `durable doctor` reports if the clocks of this computer and of the Postgres server differ by
+/// more than this number of seconds, because the times that this program prints are then
+/// misleading.
 const CLOCK_SECONDS: f64 = 5.0;
-/// `durable doctor` reports if more than this share of the server's connections is in use.
+/// `durable doctor` reports if more than this share of the connections of the Postgres server is in
+/// use.
 const CONNECTIONS_SHARE: f64 = 0.9;
 
 /// Check for problems that an operator must fix; the exit code is 1 if there are any
@@ -34,7 +36,8 @@ pub(crate) struct Args {
     database: Database,
 }
 
-/// The results of all checks. A finding requires an action; a note is information.
+/// The results of all checks of `durable doctor`. A finding requires an action of the operator; a
+/// note is information.
 #[derive(Debug, Default)]
 struct Report {
     findings: Vec<String>,
@@ -96,8 +99,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Checks for instances that no live worker can run, and for stuck instances. Returns the number of
-/// live workers.
+/// Checks for instances that no worker with a valid lease can run, and for stuck instances. Returns
+/// the number of workers with a valid lease.
 async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
     let workers = inspect.workers().await?;
     let alive = workers.iter().filter(|worker| worker.alive).count();
@@ -236,7 +239,8 @@ async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks for server settings that weaken commits or distort the numbers of this program.
+/// Checks for settings of the Postgres server that weaken the durability of commits or distort the
+/// numbers that this program shows.
 async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
     let settings = inspect.server_settings().await?;
     let is = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);

@@ -10,7 +10,7 @@ use crate::{
     text::{relative, safe, thousands},
 };
 
-/// The maximum of a count of rows: counting stops at this number.
+/// The maximum row count that `durable explain` shows: the statement stops counting at this number.
 const COUNTED_MAX: i64 = 10_000;
 
 /// Show why an instance does not run: the first blocker, then the others
@@ -53,8 +53,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     print(lines.join("\n"))
 }
 
-/// Describes the instance that the explained instance waits for, and the blockers of that other
-/// instance.
+/// Describes the instance `other` that the explained instance waits for, and the reasons why
+/// `other` does not run.
 fn because_of(other: &Explanation) -> String {
     let row = &other.instance;
     let instance = format!(
@@ -72,10 +72,11 @@ fn because_of(other: &Explanation) -> String {
     }
 }
 
-/// Describes in one line why the head of a lane or the holder of a partition has not finished.
+/// Describes in one line why the head of a lane or the holder of a partition key has not settled.
 pub(crate) fn reason(explanation: &Explanation) -> String {
     match explanation.blockers.as_slice() {
-        // Leave out the second blocker: its text contains commands, which do not fit into a table.
+        // Omits the reason `BlocksLane` of a failed head, because the text of this reason contains
+        // commands, which do not fit into a table.
         [Blocker::Settled { error, .. }, Blocker::BlocksLane { .. }] => {
             format!("blocked: {}", error.as_deref().unwrap_or("it has failed"))
         }
@@ -89,7 +90,7 @@ pub(crate) fn reason(explanation: &Explanation) -> String {
     }
 }
 
-/// Returns the arguments that name a lane on the command line, quoted for a shell.
+/// Returns the command line arguments that name a lane and its tenant, quoted for a shell.
 pub(crate) fn lane_words(tenant: &str, lane: &str) -> String {
     let tenant = if tenant.is_empty() {
         String::new()
@@ -114,7 +115,7 @@ fn deadline(at: Option<Timestamp>, now: Timestamp) -> String {
     })
 }
 
-/// Describes a blocker in one sentence.
+/// Describes a blocker, which is a reason why an instance does not run, in one sentence.
 fn describe(blocker: &Blocker, now: Timestamp) -> String {
     match blocker {
         Blocker::Settled { error: None, .. } => "it has settled".to_owned(),
@@ -227,7 +228,7 @@ pub(crate) fn as_json(explanation: &Explanation) -> Value {
     json!({"id": row.id, "machine": row.machine, "step": row.step, "status": row.status.name(), "blockers": blockers})
 }
 
-/// Merges the fields of `more` into `value`.
+/// Adds the fields of the JSON object `more` to the JSON object `value`.
 pub(crate) fn and(mut value: Value, more: Value) -> Value {
     if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
         fields.extend(more);
@@ -235,7 +236,7 @@ pub(crate) fn and(mut value: Value, more: Value) -> Value {
     value
 }
 
-/// Returns the name of a blocker for programs.
+/// Returns the name of a blocker, which is a reason why an instance does not run, for JSON output.
 fn kind(blocker: &Blocker) -> &'static str {
     match blocker {
         Blocker::Settled { .. } => "settled",

@@ -10,9 +10,9 @@ use crate::{
     text::{relative, safe, short, thousands},
 };
 
-/// The command counts at most this number of instances per lane.
+/// `durable lanes` counts at most this number of instances per lane.
 const COUNTED_MAX: i64 = 10_000;
-/// The maximum length of a reason in the table.
+/// The maximum number of characters of a reason in the table that `durable lanes` prints.
 const REASON_CHARS: usize = 90;
 
 /// List the lanes that have instances: their depth, their head, and why it has not finished

@@ -10,7 +10,7 @@ use crate::{
     text::{relative, safe, short},
 };
 
-/// The maximum length of an error in the table.
+/// The maximum number of characters of an error in the table that `durable ls` prints.
 const ERROR_CHARS: usize = 60;
 
 /// List instances, newest first

@@ -126,11 +126,11 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Returns an error if live workers exist: they use functions and tables that an older schema does
-/// not have.
+/// Returns an error if there are workers with a valid lease, because these workers use functions
+/// and tables that an older schema does not have.
 async fn refuse_while_workers_live(database: &Database) -> anyhow::Result<()> {
-    // If this build does not support the installed schema, no worker of this build can run on it,
-    // so the check is skipped.
+    // Skips the check for workers if this build does not support the installed schema, because no
+    // worker of this build can run on that schema.
     let Ok(client) = database.client().await else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! The commands, one per file: their arguments and their implementation.
+//! The commands of the program `durable`, one module each: the arguments and the implementation.
 
 pub(crate) mod demo;
 pub(crate) mod dev;
@@ -31,7 +31,8 @@ pub(crate) mod watch;
 
 use gen_durable_postgres::Cluster;
 
-/// Resolves when the process is asked to end: by Ctrl-C, SIGTERM, or a terminal that closes.
+/// Resolves when the user or the system asks this process to end: by Ctrl-C, by SIGTERM, or because
+/// the terminal was closed.
 pub(crate) async fn asked_to_end() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
@@ -44,7 +45,7 @@ pub(crate) async fn asked_to_end() -> std::io::Result<()> {
 }
 
 /// Starts a private Postgres server on a blocking thread, because the start takes seconds and would
-/// block the runtime.
+/// block the async runtime.
 pub(crate) async fn start_postgres<F>(start: F) -> anyhow::Result<Cluster>
 where
     F: FnOnce() -> gen_durable_postgres::Result<Cluster> + Send + 'static,

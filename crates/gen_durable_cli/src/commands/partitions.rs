@@ -1,5 +1,5 @@
-//! `durable partitions`: lists the partition keys, their holders, and the number of waiting
-//! instances.
+//! `durable partitions`: lists the partition keys, the holder of each key, and the number of
+//! instances that wait for the key.
 
 use gen_durable::{KeyFilter, Timestamp};
 use serde_json::{Value, json};
@@ -11,9 +11,9 @@ use crate::{
     text::{relative, safe, short, thousands},
 };
 
-/// The command counts at most this number of waiting instances per partition key.
+/// `durable partitions` counts at most this number of waiting instances per partition key.
 const COUNTED_MAX: i64 = 10_000;
-/// The maximum length of a reason in the table.
+/// The maximum number of characters of a reason in the table that `durable partitions` prints.
 const REASON_CHARS: usize = 90;
 
 /// List the partition keys with running or waiting instances

@@ -1,4 +1,4 @@
-//! `durable pause` and `durable resume`: pauses and resumes a queue.
+//! `durable pause` and `durable resume`: pause and resume a queue.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! `durable projections`: shows the state of projections, and rebuilds, replays, verifies and
-//! retries them.
+//! `durable projections`: shows the state of projections, and requests rebuilds, replays,
+//! verifications and retries from workers.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     text::{relative, safe, short, span, thousands},
 };
 
-/// The maximum length of an error in the table.
+/// The maximum number of characters of an error in the table that `durable projections` prints.
 const ERROR_CHARS: usize = 60;
 
 /// Show the state of projections; rebuild, replay, verify or retry them
@@ -147,7 +147,7 @@ struct Retry {
 }
 
 impl Scopes {
-    /// Describes the request for the audit log.
+    /// Describes the projection and the tenants of a request, as the subject of its audit entry.
     fn named(&self) -> String {
         match &self.tenant {
             Some(tenant) => format!("projection {} of tenant {tenant:?}", self.projection),
@@ -221,7 +221,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// The parameters of a requested run.
+/// The parameters of a requested run (rebuild, replay or verification) of a projection.
 struct RunRequest {
     kind: RunKind,
     force: bool,
@@ -230,8 +230,8 @@ struct RunRequest {
 }
 
 impl RunRequest {
-    /// Requests a run for one tenant, or one run for each tenant in a single statement. Returns the
-    /// ids of the runs.
+    /// Requests a projection run for one tenant, or one run for each tenant in a single statement.
+    /// Returns the ids of the runs.
     async fn submit(&self, projections: &Projections, scopes: &Scopes) -> anyhow::Result<Vec<i64>> {
         let projection = &scopes.projection;
         let Some(tenant) = &scopes.tenant else {
@@ -454,8 +454,8 @@ async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
     print(rows)
 }
 
-/// Returns the tenants of the request. For a request to all tenants, it reads their names before
-/// the first change.
+/// Returns the tenants for which the command requests a change of a projection. For
+/// `--all-tenants`, reads the names of all tenants from the database before the first change.
 async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String>> {
     let Some(tenant) = &scopes.tenant else {
         let all = client

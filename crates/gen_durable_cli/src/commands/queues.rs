@@ -8,7 +8,7 @@ use crate::{
     text::thousands,
 };
 
-/// The command counts at most this number of due rows per queue.
+/// `durable queues` counts at most this number of due instances per queue.
 const DUE_COUNTED_MAX: i64 = 10_000;
 
 /// List the queues that have instances or are paused

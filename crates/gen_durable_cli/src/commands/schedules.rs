@@ -195,7 +195,8 @@ fn when(at: Timestamp, now: Timestamp) -> String {
     format!("{at} ({})", relative(at, now))
 }
 
-/// Describes the state of a schedule, if it differs from the normal one.
+/// Describes the state of a schedule, for example that it is paused, or returns an empty text if
+/// the schedule runs normally.
 fn state(info: &ScheduleInfo) -> String {
     let mut parts = Vec::new();
     match &info.paused_by {

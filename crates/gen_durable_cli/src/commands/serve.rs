@@ -18,8 +18,8 @@ use crate::{
 /// The default address of the dashboard, which is reachable only from this computer.
 pub(crate) const LISTEN: &str = "127.0.0.1:7070";
 
-/// The environment variables with the tokens. The tokens are not arguments, because every user of a
-/// computer can read command line arguments.
+/// The environment variables with the tokens of the dashboard. The tokens are not command line
+/// arguments, because every user of a computer can read the arguments of a process.
 const TOKEN: &str = "DURABLE_TOKEN";
 const READ_TOKEN: &str = "DURABLE_READ_TOKEN";
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Serves the dashboard until the future is dropped.
+/// Serves the dashboard on a listener until the caller drops this future.
 pub(crate) async fn serve(
     listener: TcpListener,
     client: Client,
@@ -93,7 +93,7 @@ pub(crate) async fn serve(
     listen::serve(listener, router, listen::Bounds::default()).await
 }
 
-/// Returns the URL for a browser.
+/// Returns the URL of the dashboard for a browser.
 pub(crate) fn address(listener: &TcpListener) -> anyhow::Result<String> {
     Ok(format!("http://{}/", listener.local_addr()?))
 }
@@ -126,7 +126,7 @@ fn token(file: Option<&PathBuf>, variable: &str) -> anyhow::Result<Option<String
         None => std::env::var(variable).ok(),
     };
     match text.map(|text| text.trim().to_owned()) {
-        // An empty file is an error. An empty variable counts as not set.
+        // An empty token file is an error. An empty environment variable counts as not set.
         Some(text) if text.is_empty() && file.is_some() => {
             bail!(Usage::new("the token file is empty"))
         }

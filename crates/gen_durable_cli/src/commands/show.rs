@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Formats counts as "2 paid, 1 noise".
+/// Formats pairs of a name and a count as "2 paid, 1 noise".
 fn counted<N: Display>(counts: &[(N, i64)]) -> String {
     let counts: Vec<String> = counts
         .iter()
@@ -156,7 +156,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     shown
 }
 
-/// Returns the step of the instance. During a wait, that is the step after the wait.
+/// Describes the step of an instance. While the instance waits, this is the step after the wait.
 fn step(row: &Instance) -> String {
     match row.status {
         Status::AwaitingSignal | Status::AwaitingChildren => {
@@ -166,7 +166,7 @@ fn step(row: &Instance) -> String {
     }
 }
 
-/// Describes the position of the instance in its lane.
+/// Describes the position of an instance in its lane.
 fn lane_state(row: &Instance) -> String {
     let position = row
         .lane_position
@@ -180,7 +180,7 @@ fn lane_state(row: &Instance) -> String {
     }
 }
 
-/// An instance as JSON.
+/// The JSON output of `durable show` for one instance.
 #[derive(Debug, Serialize)]
 pub(crate) struct Whole {
     #[serde(flatten)]
@@ -190,8 +190,8 @@ pub(crate) struct Whole {
     result: Box<RawValue>,
 }
 
-/// Returns the instance with its inbox, children and history. Signals in the inbox of a settled
-/// instance are undelivered.
+/// Returns an instance with its inbox, children and history as JSON. The JSON reports the signals
+/// in the inbox of a settled instance as undelivered.
 fn whole(row: &Instance, relations: &Relations, history: &Timeline) -> anyhow::Result<Whole> {
     let mut whole = as_json(row)?;
     if let Value::Object(columns) = &mut whole.columns {
@@ -216,8 +216,8 @@ fn whole(row: &Instance, relations: &Relations, history: &Timeline) -> anyhow::R
     Ok(whole)
 }
 
-/// Returns the instance by the names of its columns. JSON columns are copied verbatim, so numbers
-/// keep their exact digits.
+/// Returns an instance as JSON with one field per column. The function copies JSON columns
+/// verbatim, so that numbers keep their exact digits.
 pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
     let body = |text: &Option<String>| -> anyhow::Result<Box<RawValue>> {
         RawValue::from_string(text.clone().unwrap_or_else(|| "null".to_owned()))

@@ -76,8 +76,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Returns the signals that the instance waits for. `None` if it waits for no signal or does not
-/// exist.
+/// Returns the names of the signals that the addressed instance waits for. Returns `None` if the
+/// instance waits for no signal or does not exist.
 async fn awaited(client: &Client, to: &UntypedAddress) -> anyhow::Result<Option<Vec<String>>> {
     let inspect = client.inspect();
     let id = match to {

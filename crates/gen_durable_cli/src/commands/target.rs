@@ -1,4 +1,4 @@
-//! Selects the instance of a command by its id or by its key.
+//! Selects the instance that a command works on, by the id or by the key of the instance.
 
 use gen_durable::{Address, Id, UntypedAddress};
 
@@ -18,7 +18,8 @@ impl TargetArgs {
         self.key.is_some()
     }
 
-    /// Returns the address of an instance: its key if a key was given, else this id.
+    /// Returns the address of the instance that a command works on: the key if the user gave
+    /// `--key`, otherwise `id`.
     pub(crate) fn address(self, id: Option<i64>) -> Option<UntypedAddress> {
         match (self.key, id) {
             (Some(key), _) => Some(Address::Key {
@@ -31,7 +32,7 @@ impl TargetArgs {
     }
 }
 
-/// Describes the address for the audit log.
+/// Describes the address of an instance, as the subject of an audit entry.
 pub(crate) fn named(to: &UntypedAddress) -> String {
     match to {
         Address::Id(id) => format!("instance {}", id.raw()),

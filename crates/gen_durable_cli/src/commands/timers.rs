@@ -14,7 +14,7 @@ use crate::{
 /// The period that the forecast of timers covers, and the number of its intervals.
 const AHEAD: Duration = Duration::from_secs(3600);
 const PARTS: usize = 12;
-/// The maximum length of a bar in characters.
+/// The maximum number of characters of a bar in the forecast of due timers.
 const BAR_WIDTH: usize = 50;
 
 /// Show pending timers: sleeps, deadlines of waits, repeating timers of waits, and schedules
@@ -114,7 +114,7 @@ fn table(due: &[TimerInfo]) -> Rows {
     rows
 }
 
-/// Returns one bar for each interval of five minutes.
+/// Returns the forecast of due timers as text, with one bar for each interval of five minutes.
 fn histogram(forecast: &[Forecast]) -> String {
     let mut counts: BTreeMap<usize, i64> = (0..PARTS).map(|part| (part, 0)).collect();
     for part in forecast {
@@ -128,7 +128,8 @@ fn histogram(forecast: &[Forecast]) -> String {
     }
     let minutes = AHEAD.as_secs() as usize / 60 / PARTS;
     for (part, count) in counts {
-        // Round up, so that every count above zero gets a bar.
+        // Rounds the length of the bar up, so that every count of timers above zero has a visible
+        // bar.
         let width = (count as f64 / most as f64 * BAR_WIDTH as f64).ceil() as usize;
         let bar = "█".repeat(width);
         shown.push_str(&format!(

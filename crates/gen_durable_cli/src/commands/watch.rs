@@ -1,15 +1,15 @@
-//! `--watch`: repeats a command that only reads.
+//! The option `--watch`: repeats a command that only reads.
 
 use std::{io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
 
 use super::asked_to_end;
 use crate::{Command, connect::Usage, table::print_raw};
 
-/// Clears the screen and moves the cursor to the top.
+/// The control sequence that clears the terminal and moves the cursor to its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Runs the command, waits and repeats, until the process is asked to end. Ends with the first
-/// error.
+/// Runs a command again and again, with a pause after each time, until the user ends the process.
+/// Returns the first error of the command.
 pub(crate) async fn run<F, Fut>(
     seconds: u64,
     command: &Command,
@@ -39,8 +39,8 @@ where
             () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
             ended = &mut end => {
                 ended?;
-                // The exit code is 0 even if `doctor` had findings, because the operator has ended
-                // the watch.
+                // Ctrl-C ends `--watch` with exit code 0, even if the last `durable doctor` had
+                // findings, because the operator has ended the command.
                 return Ok(ExitCode::SUCCESS);
             }
         }

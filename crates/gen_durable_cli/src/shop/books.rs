@@ -1,4 +1,4 @@
-//! Computes the result of the demo from the database only.
+//! Computes the totals of the demo from the rows in its database only.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,21 +7,21 @@ use serde::Serialize;
 
 use super::{ledger::Ledger, order, order::Order, receipt, receipt::Receipt};
 
-/// The maximum page size of `Inspect::list`.
+/// The maximum number of instances that one call of `Inspect::list` returns.
 const PAGE: usize = 200;
 
 /// The totals of the demo.
 #[derive(Debug, Serialize)]
 pub(crate) struct Books {
-    /// The number of orders with an acknowledged enqueue, plus the number of receipts in the
-    /// ledger.
+    /// The number of orders that the demo has enqueued with a confirmed commit, plus the number of
+    /// receipts in the ledger.
     pub(crate) enqueued: usize,
     /// The number of enqueued orders and receipts that have settled as done, failed or cancelled.
     pub(crate) settled: usize,
     /// The number of enqueued orders and receipts that have settled as failed or cancelled.
     pub(crate) failed: usize,
-    /// The number of instances that were enqueued and have not settled, plus the number of orders
-    /// that were shipped and not charged.
+    /// The number of enqueued orders and receipts that have not settled, plus the number of shipped
+    /// orders without a charge in the ledger.
     pub(crate) lost: usize,
     /// The number of charges in the ledger.
     pub(crate) charges: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Books {
     pub(crate) machines: Vec<Sums>,
 }
 
-/// The totals of one machine.
+/// The totals of the instances of one machine in the demo.
 #[derive(Debug, Serialize)]
 pub(crate) struct Sums {
     pub(crate) machine: &'static str,
@@ -39,14 +39,15 @@ pub(crate) struct Sums {
     pub(crate) failed: usize,
     /// The number of failed runs of a step that were retried.
     pub(crate) retried: i64,
-    /// The number of committed steps.
+    /// The number of steps that the workers of the demo have committed.
     pub(crate) steps: i64,
     /// The median of the seconds from the enqueue of an instance until it has settled.
     pub(crate) p50_seconds: f64,
     pub(crate) p99_seconds: f64,
 }
 
-/// Reads the totals. `orders` are the ids of all acknowledged enqueues.
+/// Reads the totals of the demo. `orders` has the ids of all orders that the demo has enqueued with
+/// a confirmed commit.
 pub(crate) async fn read(
     client: &Client,
     ledger: &Ledger,
@@ -93,7 +94,7 @@ pub(crate) async fn read(
     })
 }
 
-/// Reads all instances of a machine by id, one page at a time.
+/// Reads all instances of a machine, one page at a time, and returns them by id.
 async fn all(inspect: &Inspect, machine: &str) -> anyhow::Result<HashMap<i64, Instance>> {
     let mut rows = HashMap::new();
     let mut before = None;
@@ -114,7 +115,8 @@ async fn all(inspect: &Inspect, machine: &str) -> anyhow::Result<HashMap<i64, In
     }
 }
 
-/// Computes the totals of the instances with these ids. All these instances must exist.
+/// Computes the totals of the instances with these ids. An id without a row in `rows` counts as
+/// enqueued and not settled.
 fn sum(
     machine: &'static str,
     ids: &[i64],

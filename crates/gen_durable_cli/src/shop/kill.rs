@@ -1,5 +1,5 @@
-//! Kills a worker, starts another one, and waits until other workers have reaped the claims of the
-//! killed worker.
+//! Kills a worker of the demo, starts another worker, and waits until other workers have reaped the
+//! claims of the killed worker.
 
 use std::{
     collections::HashMap,
@@ -11,20 +11,21 @@ use gen_durable::{Client, Filter, Status};
 use super::{progress::Progress, staff::Staff};
 use crate::text::span;
 
-/// The interval and the maximum number of polls for a worker that has claimed instances.
+/// The interval and the maximum number of polls in which the demo searches for a worker that has
+/// claimed instances.
 const POLL: Duration = Duration::from_millis(10);
 const POLLS: usize = 50;
-/// A commit that the killed worker had already sent may still arrive. After this time the number of
-/// its claims is final.
+/// The wait after the demo has killed a worker. In this time Postgres may still execute a commit
+/// that the killed worker had sent; after it, the number of claims of the killed worker is final.
 const LAST_COMMIT: Duration = Duration::from_millis(50);
 
-/// A killed worker.
+/// A worker process that the demo has killed.
 #[derive(Debug)]
 pub(crate) struct KilledWorker {
-    /// The id of the worker in the table `workers`.
+    /// The id of the killed worker in the table `workers`.
     worker: String,
     at: Instant,
-    /// The number of instances that the worker had claimed.
+    /// The number of instances that the killed worker had claimed.
     pub(crate) held: usize,
     /// Whether other workers have reaped the claims of the killed worker.
     released: bool,
@@ -80,8 +81,8 @@ pub(crate) async fn kill_one(
 }
 
 impl KilledWorker {
-    /// Checks whether other workers have reaped the claims of the killed worker, and reports it
-    /// once.
+    /// Checks whether other workers have reaped all claims of the killed worker, and prints a line
+    /// once they have.
     pub(crate) async fn poll(
         &mut self,
         client: &Client,
@@ -99,7 +100,7 @@ impl KilledWorker {
     }
 }
 
-/// Returns the number of claimed instances of each worker (of the newest 200 that are claimed).
+/// Returns the number of claimed instances of each worker, among the newest 200 claimed instances.
 async fn held_by_worker(client: &Client) -> anyhow::Result<HashMap<String, usize>> {
     let filter = Filter {
         status: Some(Status::Executing),

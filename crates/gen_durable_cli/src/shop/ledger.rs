@@ -1,28 +1,31 @@
-//! The shop's own table of charges. The table has no unique key, so a second charge of an order
-//! would be a second row.
+//! The ledger of the demo: a table of charges that the shop owns. The table has no unique key, so a
+//! second charge of an order would insert a second row.
 
 use gen_durable::{Context, Id, Machine, OrFatal, Pool, StepError, Tx};
 
 use super::{order::Order, receipt::Receipt};
 
-/// The ledger, in a schema of its own beside the schema of the engine.
+/// The ledger of the demo. Its tables are in a separate schema, in the same database as the schema
+/// of the engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
-    /// The name of the schema. This program has generated the name, so it needs no quoting in SQL.
+    /// The name of the schema of the ledger. This program has generated the name, so it needs no
+    /// quoting in SQL.
     schema: String,
 }
 
-/// The content of the ledger at the end of the demo.
+/// The rows of the ledger at the end of the demo.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    /// One order id per charge; an id is repeated if the order was charged twice.
+    /// The order id of each charge in the ledger. An order that was charged twice occurs twice.
     pub(crate) orders: Vec<i64>,
-    /// The receipts that were enqueued with the charges.
+    /// The ids of the receipts in the ledger. The transaction of each charge has enqueued one
+    /// receipt.
     pub(crate) receipts: Vec<i64>,
 }
 
 impl Ledger {
-    /// Returns the ledger for the engine schema of this name.
+    /// Returns the ledger that belongs to the engine schema of this name.
     pub(crate) fn beside(engine_schema: &str) -> Ledger {
         Ledger {
             schema: format!("{engine_schema}_shop"),
@@ -49,7 +52,8 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Inserts the charge of an order. The charge exists only if the transaction commits.
+    /// Inserts the charge of an order into the ledger, in the transaction of the caller. The charge
+    /// exists only if this transaction commits.
     pub(crate) async fn charge(
         &self,
         tx: &Tx,
@@ -67,9 +71,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records that a step refused this order for the reason `why`. Returns whether this refusal is
-    /// the first one for that reason. An order that failed with a refusal therefore succeeds when
-    /// an operator retries it.
+    /// Records that a step of the order refused it for the reason `why`. Returns true only for the
+    /// first refusal for that reason. The step fails only then, so that the order succeeds when an
+    /// operator retries it.
     pub(crate) async fn first_time<M: Machine>(
         &self,
         cx: &Context<'_, M>,

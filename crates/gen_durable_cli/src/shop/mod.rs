@@ -1,5 +1,6 @@
-//! The shop of the demo: orders are reserved, charged, packed and shipped, and each charge has a
-//! receipt. Its workers are separate processes; the demo kills one of them.
+//! The shop of the demo. The steps of an order reserve, charge, pack and ship it, and each charge
+//! has a receipt. The workers of the shop are separate processes; the demo kills one of these
+//! workers.
 
 pub(crate) mod books;
 pub(crate) mod kill;
@@ -23,22 +24,22 @@ use gen_durable::Client;
 
 use self::ledger::Ledger;
 
-/// The application state of every step of the shop.
+/// The application state that every step of the shop can read.
 #[derive(Debug)]
 pub(crate) struct Shop {
     /// The client with which a step enqueues a receipt, within the transaction of the charge.
     pub(crate) client: Client,
-    /// The shop's own tables, in the same database.
+    /// The ledger of the shop, which is in the same database as the schema of the engine.
     pub(crate) ledger: Ledger,
 }
 
-/// Returns whether `what` happens to this number, which it does to one number in `one_in`. The
-/// result is the same in every run of the demo.
+/// Returns whether the simulated event `what` happens to the order with this number. The event
+/// happens to about one order in `one_in`, and to the same orders each time the demo runs.
 fn happens(what: &str, number: u64, one_in: u64) -> bool {
     roll(what, number).is_multiple_of(one_in.max(1))
 }
 
-/// Returns the simulated response time of an external service.
+/// Returns the simulated response time of an external service, between `least_ms` and `most_ms`.
 fn a_moment(what: &str, number: u64, least_ms: u64, most_ms: u64) -> Duration {
     let spread = most_ms.saturating_sub(least_ms).max(1);
     Duration::from_millis(least_ms + roll(what, number) % spread)

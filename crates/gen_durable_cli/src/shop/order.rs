@@ -1,4 +1,4 @@
-//! An order: a machine with four steps, some of which fail occasionally.
+//! The order of the demo shop: a machine with four steps. Some steps fail for some orders.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
     sales::{Charged, Declined, Shipped},
 };
 
-/// One order of the shop.
+/// One order of the demo shop.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// The number of the order. The number determines which simulated failures the order has.
@@ -34,7 +34,7 @@ pub(crate) enum Step {
 
 impl Machine for Order {
     const NAME: &'static str = "order";
-    /// The demo records every commit in the history.
+    /// The workers of the demo insert a history row for every commit of an order.
     const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Shop;
     type Step = Step;
@@ -67,8 +67,8 @@ impl Machine for Order {
                 if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
                     return Err("the bank does not answer".into());
                 }
-                // The charge, the receipt and the next step are written in one commit: all of them
-                // or none, even if a worker crashes.
+                // One transaction writes the charge, the receipt and the next step of the order. It
+                // writes all of them or none, even if the worker crashes.
                 let mut tx = cx.begin().await?;
                 let receipt = Receipt {
                     order: cx.id,
@@ -83,8 +83,8 @@ impl Machine for Order {
                     .and_record(Charged { cents: self.cents })
                     .within(tx))
             }
-            // No process waits while the order is packed, because the row of the instance stores
-            // the end of the sleep.
+            // The order sleeps while it is packed. No process waits during the sleep, because the
+            // row of the instance stores the end of the sleep.
             Step::Pack => Ok(sleep(a_moment("pack", self.number, 200, 600)).then(Step::Ship)),
             Step::Ship => {
                 tokio::time::sleep(a_moment("ship", self.number, 20, 60)).await;
@@ -107,8 +107,8 @@ impl Machine for Order {
     }
 }
 
-/// Returns the number of commits of a settled order without retries. Every further commit is a
-/// retry.
+/// Returns the number of commits of a settled order without retries. A settled order with more
+/// commits was retried.
 pub(crate) fn straight_steps(order: &Instance) -> i64 {
     match order.status {
         Status::Done => 4,

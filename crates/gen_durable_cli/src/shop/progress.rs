@@ -11,7 +11,7 @@ use crate::text::thousands;
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// The progress of one machine.
+/// The progress of the instances of one machine of the demo.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Far {
     pub(crate) seen: u64,
@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// Begins to show the progress bars, if stderr is a terminal.
+    /// Begins to show the progress bars of the demo, if stderr is a terminal.
     pub(crate) fn open(&mut self, orders: u64) {
         self.last_line = Instant::now();
         if !std::io::stderr().is_terminal() {
@@ -75,7 +75,7 @@ impl Progress {
         });
     }
 
-    /// Prints a line with the elapsed time.
+    /// Prints a line with the elapsed time of the demo and the text `what`.
     pub(crate) fn say(&self, what: &str) {
         let line = format!("{:>6.1} s  {what}", self.begun.elapsed().as_secs_f64());
         match &self.bars {
@@ -84,7 +84,7 @@ impl Progress {
         }
     }
 
-    /// Shows the current progress.
+    /// Shows the current progress of the orders and receipts of the demo.
     pub(crate) fn update(&mut self, orders: Far, receipts: Far) {
         if let Some(bars) = &self.bars {
             for (bar, far) in [(&bars.orders, orders), (&bars.receipts, receipts)] {
@@ -110,8 +110,8 @@ impl Progress {
         }
     }
 
-    /// Removes the bars and keeps the printed lines, because the demo prints the summary table
-    /// next.
+    /// Removes the progress bars from the terminal and keeps the printed lines, because the demo
+    /// prints the summary table next.
     pub(crate) fn close(&mut self) {
         if let Some(bars) = self.bars.take() {
             bars.orders.finish_and_clear();

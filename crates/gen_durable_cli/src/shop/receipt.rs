@@ -1,4 +1,4 @@
-//! The receipt of a charge: a job in a queue of its own.
+//! The receipt of a charge in the demo shop: a job in the separate queue `mail`.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Shop, a_moment, happens, order::Order};
 
-/// The queue of receipts. It is separate, so that slow mail servers do not delay orders.
+/// The queue of receipts. Receipts have a separate queue, so that slow mail servers do not delay
+/// orders.
 pub(crate) const MAIL: Queue = Queue::new("mail");
 
 /// The job that mails the receipt of one charge.
@@ -29,8 +30,8 @@ impl Job for Receipt {
         if cx.attempt == 0 && happens("the mail server is away", number, 15) {
             return Err("the mail server is away".into());
         }
-        // A real step would pass this key to the mail server, which would send the mail only once
-        // if it received the key twice.
+        // A real step would pass this idempotency key to the mail server. If the mail server
+        // received the key twice, it would send the mail only once.
         Ok(cx.idempotency_key())
     }
 
@@ -44,5 +45,5 @@ impl Job for Receipt {
     }
 }
 
-/// The number of commits of a receipt without retries.
+/// The number of commits of a settled receipt without retries.
 pub(crate) const STRAIGHT_STEPS: i64 = 1;

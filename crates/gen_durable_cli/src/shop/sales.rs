@@ -1,5 +1,5 @@
-//! The read model of the shop: orders by state, and revenue by hour. A projection builds the read
-//! model only from the events that the steps of the orders record.
+//! The read model of the demo shop: the number of orders by state, and revenue by hour. A
+//! projection builds the read model only from the events that the steps of the orders record.
 
 use gen_durable::{
     Client, Digest, Event, Events, OrFatal, Pool, Projection, ProjectionContext, Recorded, SECOND,
@@ -32,7 +32,7 @@ impl Event for Shipped {
     const NAME: &'static str = "order_shipped";
 }
 
-/// The events from which the read model is built.
+/// The events from which the projection of the shop builds its read model.
 #[derive(Debug)]
 pub(crate) enum OrderEvent {
     Charged { cents: u64 },
@@ -59,23 +59,25 @@ impl Events for OrderEvent {
     }
 }
 
-/// The projection of the shop: the number of orders by state, and revenue by hour.
+/// The projection of the demo shop, which keeps tables with the number of orders by state and with
+/// revenue by hour.
 #[derive(Debug, Clone)]
 pub(crate) struct Sales {
-    /// The name of the schema. This program has generated the name, so it needs no quoting in SQL.
+    /// The name of the schema with the tables of the read model. This program has generated the
+    /// name, so it needs no quoting in SQL.
     schema: String,
 }
 
-/// The content of the read model at the end of the demo.
+/// The rows of the read model of the shop at the end of the demo.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Sold {
-    /// The number of events that the read model was built from.
+    /// The number of events that the projection has applied to the read model.
     pub(crate) events: i64,
-    /// The number of orders in each state.
+    /// The number of orders in each state, from the read model of the shop.
     pub(crate) states: Vec<(String, i64)>,
-    /// Revenue in cents by hour.
+    /// Revenue in cents by hour, from the read model of the shop.
     pub(crate) revenue: Vec<(String, i64)>,
-    /// Whether a rebuild of the read model from the log has the same content.
+    /// Whether a verification run found that the read model equals a replay of the event log.
     pub(crate) verified: bool,
 }
 
@@ -89,7 +91,7 @@ impl Sold {
 }
 
 impl Sales {
-    /// Returns the read model for the engine schema of this name.
+    /// Returns the projection that belongs to the engine schema of this name.
     pub(crate) fn beside(engine_schema: &str) -> Sales {
         Sales {
             schema: format!("{engine_schema}_shop"),
@@ -108,8 +110,8 @@ impl Sales {
         Ok(tx.commit().await?)
     }
 
-    /// Waits until the projection has applied all events, then reads the read model and verifies
-    /// it.
+    /// Waits until the projection has applied all events, then reads the read model and requests a
+    /// verification run.
     pub(crate) async fn read(&self, client: &Client) -> anyhow::Result<Sold> {
         let (schema, engine) = (&self.schema, client.pool().schema());
         client.events().assign_positions("").await?;
@@ -173,15 +175,15 @@ impl Projection for Sales {
             "insert into {schema}.revenue as r values ($1, $2, $3) on conflict (generation, hour) do update
              set cents = r.cents + excluded.cents"
         );
-        // Sum up the events of the batch first, so that there is one statement per state and per
-        // hour, not per event.
+        // Adds up the events of the batch first, so that the projection sends one statement per
+        // state and per hour, not per event.
         let mut states = std::collections::BTreeMap::<&str, i64>::new();
         let mut hours = std::collections::BTreeMap::<String, i64>::new();
         for row in batch {
             match &row.event {
                 OrderEvent::Charged { cents } => {
-                    // Use the time of the event, never a clock, so that a rebuild gives the same
-                    // result.
+                    // Computes the hour from the time of the event and not from a clock, so that a
+                    // rebuild of the projection writes the same rows.
                     let hour = row.at.strftime("%Y-%m-%d %H:00").to_string();
                     *hours.entry(hour).or_default() += i64::try_from(*cents).or_fatal()?;
                     *states.entry("charged").or_default() += 1;

@@ -13,15 +13,15 @@ use anyhow::{Context, bail};
 
 use super::worker::{SCHEMA, URL};
 
-/// The hidden command with which this program starts itself as a worker.
+/// The hidden command with which the demo starts this program as a worker process.
 pub(crate) const WORKER_COMMAND: &str = "demo-worker";
 
-/// The time after which a worker that was asked to end is killed. (A worker exits earlier by
-/// itself.)
+/// The time after which the demo kills a worker process that has not exited on request. A worker
+/// normally exits earlier.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(5);
-/// The numbers of SIGINT, SIGKILL and SIGTERM. The user of the demo may kill workers with these
-/// signals. (A crash ends a process with another signal.)
+/// The numbers of SIGINT, SIGKILL and SIGTERM. The demo treats a worker that ended by one of these
+/// signals as killed by the user, and any other end of a worker as an error.
 const KILLED_BY: [i32; 3] = [2, 9, 15];
 
 /// The running worker processes of the demo.
@@ -34,11 +34,11 @@ pub(crate) struct Staff {
 
 #[derive(Debug)]
 struct Worker {
-    /// The process of the worker. It holds the stdin of the worker, and the worker ends when its
-    /// stdin is closed.
+    /// The child process of the worker. This handle holds the write end of the worker's stdin, and
+    /// the worker exits when its stdin is closed.
     process: Child,
     /// The last line of the worker's stderr, for the error message if the worker ends unexpectedly.
-    /// The lock is never held across an await.
+    /// No task holds this mutex across an await.
     last_line: Arc<Mutex<String>>,
 }
 
@@ -51,7 +51,7 @@ impl Staff {
         }
     }
 
-    /// Starts another worker process. Returns its process id.
+    /// Starts another worker process of the demo. Returns the process id of the worker.
     pub(crate) fn start_worker(&mut self) -> anyhow::Result<u32> {
         let program =
             std::env::current_exe().context("cannot find this program to start it again")?;
@@ -62,8 +62,8 @@ impl Staff {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Ctrl-C in a terminal signals a whole process group. In their own groups, the workers
-            // keep running until the parent shuts them down.
+            // Ctrl-C in a terminal signals a whole process group. Each worker has its own process
+            // group, so it keeps running until the demo shuts it down.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {} as a worker", program.display()))?;
@@ -83,8 +83,8 @@ impl Staff {
             .collect()
     }
 
-    /// Kills a worker with SIGKILL, so that it cannot clean up. Returns whether there was such a
-    /// worker.
+    /// Kills the worker with this process id with SIGKILL, so that the worker cannot clean up.
+    /// Returns false if the demo has no worker with this process id.
     pub(crate) fn kill(&mut self, pid: u32) -> anyhow::Result<bool> {
         let Some(at) = self
             .workers
@@ -102,8 +102,8 @@ impl Staff {
         Ok(true)
     }
 
-    /// Removes and returns the workers that were killed from outside. Returns an error if a worker
-    /// has ended by itself.
+    /// Removes the workers that the user of the demo has killed from the list, and returns their
+    /// process ids. Returns an error if a worker has ended in another way.
     pub(crate) fn find_killed(&mut self) -> anyhow::Result<Vec<u32>> {
         let mut killed = Vec::new();
         for worker in &mut self.workers {
@@ -131,8 +131,8 @@ impl Staff {
         Ok(killed)
     }
 
-    /// Lets all workers finish their running steps and exit. Kills the workers that do not exit in
-    /// time.
+    /// Lets all workers of the demo finish their running steps and exit. Kills the workers that do
+    /// not exit in time.
     pub(crate) async fn shut_down(&mut self) {
         for worker in &mut self.workers {
             drop(worker.process.stdin.take());
@@ -163,7 +163,8 @@ impl Drop for Staff {
     }
 }
 
-/// Reads the stderr of a worker, so that its pipe never fills up. Prints it if RUST_LOG is set.
+/// Reads the stderr of a worker, so that the pipe never fills up and the worker never blocks.
+/// Prints the lines if RUST_LOG is set.
 fn read_stderr(stderr: ChildStderr, last_line: Arc<Mutex<String>>) {
     let print = std::env::var_os("RUST_LOG").is_some();
     std::thread::spawn(move || {

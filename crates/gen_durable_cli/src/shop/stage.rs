@@ -1,5 +1,5 @@
-//! The database of the demo: a private Postgres that is removed at the end, or a separate schema in
-//! the database that DATABASE_URL names.
+//! The database of the demo: a private Postgres that the demo removes at the end, or separate
+//! schemas in the database that DATABASE_URL names.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,9 +20,9 @@ pub(crate) struct Stage {
     pub(crate) client: Client,
     pub(crate) ledger: Ledger,
     pub(crate) sales: Sales,
-    /// A one-line description of the database.
+    /// A one-line description of the database of the demo.
     pub(crate) about: String,
-    /// The private Postgres, if DATABASE_URL is not set.
+    /// The private Postgres that the demo has started, if DATABASE_URL is not set.
     cluster: Option<Cluster>,
 }
 
@@ -77,7 +77,8 @@ impl Stage {
         }
     }
 
-    /// Stops the private Postgres, or drops the schemas.
+    /// Stops the private Postgres of the demo and removes its data, or drops the schemas of the
+    /// demo.
     pub(crate) async fn remove(self) -> anyhow::Result<()> {
         match self.cluster {
             Some(cluster) => stop_postgres(cluster).await,

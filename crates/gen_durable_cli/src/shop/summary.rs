@@ -1,5 +1,5 @@
-//! Prints the result of the demo: a table and a few sentences for people, or one JSON object for
-//! programs.
+//! Prints the numbers of the demo at its end: a table and a few sentences for people, or one JSON
+//! object for programs.
 
 use serde_json::json;
 

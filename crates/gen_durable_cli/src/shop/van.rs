@@ -1,6 +1,6 @@
-//! Work that takes longer than orders: vans that deliver one parcel after the other, a customer
-//! that does not open the door, and jobs on a schedule. This work gives the dashboard lanes, timers
-//! and schedules to show.
+//! Instances of the demo that run longer than orders: vans that deliver one parcel after the other,
+//! a customer that does not open the door, and jobs on a schedule. With these instances the
+//! dashboard has lanes, timers and schedules to show.
 
 use gen_durable::{
     Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, MisfirePolicy, Outcome, SECOND,
@@ -18,8 +18,8 @@ const AT_A_DOOR: u64 = 1;
 const BROKEN: u64 = 2;
 const FAR: u64 = 3;
 
-/// One stop of a van. A van visits its stops one at a time and in order. When the van breaks down,
-/// its other stops wait.
+/// One stop of a delivery van. The stops of a van are a lane, so they run one at a time and in
+/// order. When the van breaks down, its later stops wait.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Delivery {
     pub(crate) van: u64,
@@ -45,7 +45,7 @@ impl Signal for Signed {
     type To = Delivery;
 }
 
-/// Returns the stops of all vans.
+/// Returns the stops of all delivery vans of the demo.
 pub(crate) fn round() -> impl Iterator<Item = Delivery> {
     (1..=VANS).flat_map(|van| (1..=STOPS).map(move |stop| Delivery { van, stop }))
 }
@@ -86,7 +86,7 @@ impl Machine for Delivery {
     }
 }
 
-/// A job that runs on a schedule or a repeating timer.
+/// A job of the demo that a schedule or a repeating timer enqueues.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Chore {
     pub(crate) what: String,
@@ -101,7 +101,7 @@ impl Job for Chore {
     }
 }
 
-/// Returns the names and cycles of the schedules.
+/// Returns the names and cycles of the schedules of the demo.
 pub(crate) fn chores() -> Result<[(&'static str, Cycle); 2], Error> {
     let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.misfire(MisfirePolicy::All);
     Ok([

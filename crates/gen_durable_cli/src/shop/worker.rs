@@ -1,4 +1,5 @@
-//! A worker process of the shop: an engine that runs until its parent closes the worker's stdin.
+//! A worker process of the demo: an engine that runs until the parent process closes the worker's
+//! stdin.
 
 use std::{io::Read, time::Duration};
 
@@ -15,14 +16,14 @@ use super::{
     van::{self, Chore, Delivery},
 };
 
-/// The environment variable with the URL of the database. It is not an argument, because every user
-/// of a computer can read arguments.
+/// The environment variable with the URL of the demo's database. The URL is not a command line
+/// argument, because every user of a computer can read the arguments of a process.
 pub(crate) const URL: &str = "DURABLE_DEMO_URL";
-/// The environment variable with the schema of the engine.
+/// The environment variable with the name of the engine's schema in the demo.
 pub(crate) const SCHEMA: &str = "DURABLE_DEMO_SCHEMA";
 
-/// The time in which running steps may end after the parent has closed stdin, and the time after
-/// which the process exits in any case.
+/// The time in which the running steps of the worker may end after the parent process has closed
+/// the worker's stdin, and the time after which the worker exits in any case.
 const DRAIN: Duration = Duration::from_secs(2);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -39,7 +40,8 @@ fn settings() -> Settings {
     }
 }
 
-/// Runs steps until stdin is closed. The kernel closes stdin however the parent process ends.
+/// Runs the engine of a worker until its stdin is closed. The kernel closes the stdin of the worker
+/// however the parent process ends.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let url = std::env::var(URL).context("this command is started by `durable demo`")?;
     let schema = std::env::var(SCHEMA).context("this command is started by `durable demo`")?;
@@ -68,8 +70,9 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Resolves when the parent has closed stdin. Without a database the engine may not be able to shut
-/// down, so the process then exits after a timeout.
+/// Starts a thread that reads stdin. Returns a receiver that resolves when the parent process has
+/// closed stdin. After a further timeout the thread exits the process, because an engine without a
+/// database may not be able to shut down.
 fn watch_parent() -> anyhow::Result<oneshot::Receiver<()>> {
     let (ended, parent_ended) = oneshot::channel();
     std::thread::Builder::new()

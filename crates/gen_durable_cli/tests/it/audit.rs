@@ -1,4 +1,5 @@
-//! `durable audit`: the audit log records the actions of commands like the actions of a dashboard.
+//! Tests `durable audit`: the audit log contains the operator actions of commands, in the same form
+//! as the actions in a dashboard.
 
 use serde_json::json;
 
@@ -20,7 +21,8 @@ async fn the_audit_log_records_cli_commands_with_their_actor_and_outcome() {
     let refused = db.run(&["signal", "1", "go", r#"{"password": "hunter2"}"#]);
     assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
     db.json(&["pause", "mail"]);
-    // Commands that only read are not recorded, and neither are commands with invalid usage.
+    // The program `durable` writes no audit entry for a command that only reads, or for a command
+    // with invalid usage.
     db.json(&["ls"]);
     assert_eq!(db.run(&["cancel"]).status.code(), Some(2));
     let acts = db.json(&["audit"]);

@@ -1,5 +1,5 @@
-//! Tests invalid or missing input: the error contains the remedy, and the exit code shows the kind
-//! of error.
+//! Tests `durable` commands with invalid or missing input: the error contains the remedy, and the
+//! exit code shows the kind of error.
 
 use super::{TestSchema, durable, stderr};
 

@@ -1,4 +1,4 @@
-//! Runs `durable demo` as a process. The demo kills a worker, loses no instance, and leaves no
+//! Tests `durable demo` as a process. The demo kills a worker, loses no instance, and leaves no
 //! process and no schema behind.
 
 use std::{
@@ -59,8 +59,8 @@ async fn the_demo_in_an_existing_database_drops_its_schema_at_the_end() {
         .await
         .unwrap();
     tokio::spawn(connection);
-    // Other demos may run in this database: only the schema that this demo has printed must be
-    // gone.
+    // The test checks only that the schema which this demo has printed does not exist any more,
+    // because other demos may run in the same database.
     let error = stderr(&output);
     let schema = error
         .split("temporary schema (")
@@ -106,7 +106,8 @@ fn a_demo_that_receives_sigint_stops_its_worker_processes() {
 struct Playing {
     process: Child,
     workers: Vec<u32>,
-    /// The stderr of the demo. The test keeps it open, so that the demo can write to it.
+    /// The stderr of the demo process. The test keeps the pipe open, so that the demo can write to
+    /// it.
     _stderr: std::io::Lines<BufReader<std::process::ChildStderr>>,
 }
 
@@ -159,8 +160,8 @@ fn gone(workers: &[u32]) {
     }
 }
 
-/// Returns whether the process with this id runs and is a worker of the demo. Another program may
-/// have the process id by now.
+/// Returns whether the process with this id runs and is a worker of the demo. The check is needed
+/// because another program may have the process id of an ended worker.
 fn is_a_worker(pid: u32) -> bool {
     let ps = Command::new("ps")
         .args(["-o", "stat=,args=", "-p", &pid.to_string()])
@@ -219,13 +220,14 @@ fn a_demo_with_the_option_stay_enqueues_orders_and_serves_its_dashboard_until_si
         .nth(1)
         .and_then(|rest| rest.split('/').next())
         .unwrap();
-    // The dashboard shows the read model, and a live worker has registered the projection.
+    // The test waits until the dashboard of the demo shows the projection `sales`, and a worker
+    // with a valid lease has registered this projection.
     wait_for(|| {
         let (status, body) = ask(address, "GET", "/api/v1/projections/sales", None);
         let answer: Value = serde_json::from_str(&body).ok()?;
         (status == 200 && answer["projections"][0]["served"] == true).then_some(())
     });
-    // The demo still enqueues orders.
+    // The test waits until the demo, which stays open, enqueues another order.
     let newest = || -> Option<i64> {
         let (_, body) = ask(address, "GET", "/api/v1/instances?limit=1", None);
         serde_json::from_str::<Value>(&body).ok()?["instances"][0]["id"]
@@ -240,7 +242,7 @@ fn a_demo_with_the_option_stay_enqueues_orders_and_serves_its_dashboard_until_si
     gone(&workers_named(&said));
 }
 
-/// A process that the drop of this value kills at the end of a test.
+/// A process. The drop of this value at the end of a test kills the process.
 struct Ends(Child);
 
 impl Drop for Ends {

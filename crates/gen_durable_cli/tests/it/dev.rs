@@ -1,5 +1,5 @@
-//! `durable dev` runs a private Postgres for development. The Postgres keeps its data, and stops on
-//! SIGINT.
+//! Tests `durable dev`, which runs a private Postgres for development. The Postgres keeps its data,
+//! and stops on SIGINT.
 
 use std::{
     io::{BufRead, BufReader},
@@ -15,8 +15,8 @@ use super::{durable, stderr};
 fn durable_dev_keeps_the_data_of_its_cluster_between_two_runs() {
     let dir = std::env::temp_dir().join(format!("durable-dev-{}", std::process::id()));
     let mut first = Dev::start(&dir);
-    // The other commands can use the URL that `durable dev` prints, and `durable dev` has migrated
-    // the schema.
+    // The test runs another command with the URL that `durable dev` prints. The command succeeds,
+    // because `durable dev` has migrated the schema.
     let output = durable()
         .args(["pause", "mail"])
         .env("DATABASE_URL", &first.url)

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{TestSchema, note, stderr, stdout};
 
-/// A machine that fails once, is retried, and waits for a signal.
+/// A machine with a step that fails once and is retried, and with a wait for a signal.
 #[derive(Serialize, Deserialize)]
 struct Eventful;
 
@@ -47,7 +47,8 @@ impl Machine for Eventful {
     }
 }
 
-/// Runs an instance that fails, is retried, waits, gets a signal, and is done.
+/// Runs an instance until it is done: its step fails once and is retried, and the instance then
+/// waits until the test sends a signal.
 async fn with_history() -> (TestSchema, Client) {
     let (db, client) = TestSchema::migrated().await;
     let engine = Engine::builder(client.pool().clone(), ())

@@ -103,7 +103,7 @@ async fn commands_escape_control_characters_in_stored_values_before_they_print_t
             .find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
         assert_eq!(bad, None, "{command:?}: {text:?}");
     }
-    // The JSON output still has the original value.
+    // The JSON output of `durable show` contains the original text of the state after decoding.
     assert_eq!(db.json(&["show", "1"])["state"]["text"], evil);
 }
 

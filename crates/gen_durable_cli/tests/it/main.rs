@@ -25,7 +25,8 @@ use gen_durable::{Client, Context, Job, Pool, StepError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Returns the `durable` command without the environment variables of the developer.
+/// Returns the command `durable` without the environment variables that would change the outcome of
+/// a test.
 fn durable() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_durable"));
     command.env_remove("DATABASE_URL").env_remove("RUST_LOG");
@@ -39,7 +40,7 @@ struct TestSchema {
 }
 
 impl TestSchema {
-    /// Chooses the name of a schema that does not exist yet.
+    /// Chooses the name of a new schema for one test.
     fn new() -> TestSchema {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let url = gen_durable_postgres::shared().unwrap().url();
@@ -56,7 +57,7 @@ impl TestSchema {
         (db, Client::new(pool))
     }
 
-    /// Runs a command on this schema.
+    /// Runs a `durable` command on the schema of this test.
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = durable();
         command
@@ -66,7 +67,8 @@ impl TestSchema {
         command.output().unwrap()
     }
 
-    /// Runs a command that must succeed, and returns its JSON output.
+    /// Runs a `durable` command on the schema of this test, asserts that the command succeeds, and
+    /// returns its JSON output.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert!(
@@ -86,7 +88,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A job that no worker runs: tests only inspect it.
+/// A job that no worker runs, because the tests only enqueue and inspect its instances.
 #[derive(Serialize, Deserialize)]
 struct Note {
     text: String,

@@ -1,4 +1,5 @@
-//! `durable migrate` upgrades and downgrades the schema, and prints its SQL for other tools.
+//! Tests that `durable migrate` upgrades and downgrades the schema, and prints its SQL for other
+//! tools.
 
 use super::{TestSchema, durable, stderr, stdout};
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{TestSchema, note, stderr, stdout};
 
-/// Sets columns of an instance to values that no engine of this test would write.
+/// Updates columns of an instance with SQL, to values that no engine of the test would write.
 async fn set(db: &TestSchema, client: &Client, change: &str, id: i64) {
     let tx = client.pool().begin().await.unwrap();
     tx.execute(
@@ -18,7 +18,7 @@ async fn set(db: &TestSchema, client: &Client, change: &str, id: i64) {
     tx.commit().await.unwrap();
 }
 
-/// Runs a command that must fail with this exit code and message.
+/// Runs a `durable` command and asserts that it fails with this exit code and message.
 fn refused(db: &TestSchema, arguments: &[&str], code: i32, says: &str) {
     let output = db.run(arguments);
     assert_eq!(

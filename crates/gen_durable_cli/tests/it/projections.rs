@@ -15,7 +15,7 @@ impl Event for Sold {
     const NAME: &'static str = "sold";
 }
 
-/// A projection. The type parameter `V` is its version.
+/// A projection for the tests. The type parameter `V` is the version of the projection.
 struct Till<const V: u16>(String);
 impl<const V: u16> Projection for Till<V> {
     const NAME: &'static str = "till";
@@ -253,8 +253,8 @@ async fn durable_projections_shows_that_a_new_projection_version_waits_for_a_reb
     drop(stop);
     running.await.unwrap().unwrap();
 
-    // The logs of both tenants get no new events. The engine announces the new version of the
-    // projection when it starts.
+    // The test records no new events for either tenant. The engine records at its start that it
+    // offers version 2 of the projection.
     let (stop, running) = start(
         build()
             .project(Till::<2>(db.schema.clone()))

@@ -1,4 +1,4 @@
-//! `durable serve`: access with and without tokens, and shutdown on request.
+//! Tests `durable serve`: access with and without tokens, and the end of the process on a signal.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -13,7 +13,7 @@ use super::{TestSchema, durable, stderr};
 const TOKEN: &str = "a-token-of-more-than-22-characters";
 const READ_TOKEN: &str = "another-one-that-may-only-look-here";
 
-/// A running `durable serve` process and its address.
+/// A running `durable serve` process and the address of its dashboard.
 pub(crate) struct Serving {
     process: Child,
     address: String,
@@ -77,7 +77,7 @@ pub(crate) fn interrupt(process: &Child) {
     );
 }
 
-/// Sends an HTTP request. Returns the status and the body of the response.
+/// Sends an HTTP request to the dashboard. Returns the status and the body of the response.
 pub(crate) fn ask(address: &str, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let token = token

@@ -1,4 +1,4 @@
-//! `--watch`: repeats a command that only reads, until it is interrupted.
+//! Tests that `--watch` repeats a command that only reads until the user interrupts the command.
 
 use std::{
     io::{BufRead, BufReader},

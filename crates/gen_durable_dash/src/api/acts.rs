@@ -1,4 +1,4 @@
-//! The HTTP handlers of the actions on one instance: signal, cancel and retry.
+//! The HTTP handlers of the operator actions on one instance: signal, cancel and retry.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Address, Id};
@@ -17,7 +17,8 @@ use crate::{
 pub(crate) struct SignalBody {
     name: String,
     payload: Option<Box<RawValue>>,
-    /// The dedup key: repeated signals with the same key are delivered once.
+    /// The dedup key of the signal. The instance receives repeated signals with the same dedup key
+    /// only once.
     once: Option<String>,
 }
 
@@ -90,10 +91,10 @@ pub(crate) async fn cancel(
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RetryBody {
-    /// The step from which the instance continues. Without this field it continues from its current
-    /// step.
+    /// The step from which a retry continues the instance. Without this field the instance
+    /// continues from its current step.
     step: Option<String>,
-    /// The data of the step from which the instance continues.
+    /// The data of the step from which a retry continues the instance.
     data: Option<Box<RawValue>>,
 }
 

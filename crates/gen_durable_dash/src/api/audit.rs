@@ -18,7 +18,7 @@ pub(crate) struct Page {
     limit: Option<u16>,
 }
 
-/// Parses the cursor of a page: the id at which the previous page ended.
+/// Parses the cursor of a page of the audit log: the id of the last record of the previous page.
 pub(crate) fn mark(before: Option<&str>) -> Answer<Option<i64>> {
     let Some(before) = before.filter(|before| !before.is_empty()) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The HTTP handlers of bulk actions.
+//! The HTTP handlers of bulk actions, which retry or cancel many instances.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use gen_durable::{Search, Status};
@@ -13,23 +13,25 @@ use crate::{
     shared::Shared,
 };
 
-/// The body of a bulk request: the instances to select, and the action on them.
+/// The body of an HTTP request for a bulk action: the filter that selects instances, and the action
+/// (retry or cancel) on these instances.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Many {
     act: Act,
     #[serde(default)]
     filter: Wanted,
-    /// Selects only instances with this error fingerprint.
+    /// If set, the bulk action selects only instances with this error fingerprint.
     fingerprint: Option<String>,
-    /// The number of instances that the preview showed to the operator.
+    /// The number of instances that the preview of the bulk action showed to the operator.
     expect: Option<usize>,
     why: Option<String>,
 }
 
 impl Many {
-    /// Returns the search for the filter. The filter must name a status: failed, stuck and
-    /// cancelled instances can be retried, instances that have not settled can be cancelled.
+    /// Converts the filter of a bulk action into a search for instances. Returns an error if the
+    /// filter names no status, or a status that the action does not allow: a bulk action retries
+    /// failed, stuck or cancelled instances, and cancels instances that have not settled.
     fn search(&self) -> Answer<Search> {
         let search = self.filter.clone().search()?;
         let fits = |status: Status| match self.act {
@@ -91,7 +93,8 @@ pub(crate) async fn begin(
             Problem::new(StatusCode::CONFLICT, "count_changed", why).with(json!({"count": count}))
         );
     }
-    // Process the oldest instances first. The search returns the newest instances first.
+    // Reverses the order of the ids, because the search returns the newest instances first and a
+    // bulk action processes the oldest instances first.
     matched.ids.reverse();
     let (act, why) = (
         many.act,

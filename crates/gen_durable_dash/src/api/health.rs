@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 
 use crate::{openapi, problem::Answer, shared::Shared};
 
-/// Reports that this process is alive, without authentication.
+/// Reports that the server process is alive. The route needs no authentication.
 pub(crate) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Reports whether the database answers, and whether this build supports the version of the schema.
+/// Reports whether the database responds, and whether this build of the dashboard supports the
+/// version of the database schema.
 pub(crate) async fn health(State(shared): State<Shared>) -> Answer<Response> {
     let estimate = shared.inspect().estimate().await?;
     let status = shared.client.pool().migrations().status().await?;

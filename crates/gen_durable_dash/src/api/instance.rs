@@ -1,4 +1,5 @@
-//! One instance: its columns, history, inbox, children, and why it does not run.
+//! The HTTP handlers for one instance: they return its columns, its history, its inbox, its
+//! children, and the reason why the instance does not run.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Blocker, HistoryCursor, Status, Timestamp};
@@ -12,7 +13,7 @@ use crate::{
     shared::Shared,
 };
 
-/// An instance with its state, data and result as raw JSON.
+/// An instance in an HTTP response, with its state, data and result as raw JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Whole {
     #[serde(flatten)]
@@ -20,13 +21,14 @@ pub(crate) struct Whole {
     state: Box<RawValue>,
     data: Box<RawValue>,
     result: Box<RawValue>,
-    /// Whether state, data and result were left out, because the caller may not see payloads.
+    /// Whether the response omits the state, data and result of the instance, because the caller
+    /// may not see payloads.
     payloads_hidden: bool,
     /// The ancestors of the instance, the parent first.
     ancestors: Vec<Value>,
 }
 
-/// Parses an instance id from a path.
+/// Parses an instance id from the path of an HTTP request.
 pub(crate) fn number(id: &str) -> Answer<i64> {
     id.parse()
         .ok()
@@ -38,7 +40,7 @@ fn hides(shared: &Shared, caller: &Caller) -> bool {
     caller.role == Role::Reader && !shared.options.readers_see_payloads
 }
 
-/// The maximum number of generations of ancestors in a response.
+/// The maximum number of ancestors (parent, grandparent and so on) of an instance in a response.
 const ANCESTORS_MAX: usize = 10;
 
 pub(crate) async fn show(
@@ -78,7 +80,7 @@ fn gone(id: &str) -> Problem {
     ))
 }
 
-/// The cursor and size of a page of history.
+/// The cursor and the size of a page of the history of an instance.
 #[derive(Debug, Deserialize)]
 pub(crate) struct From {
     seq: Option<String>,
@@ -204,7 +206,8 @@ pub(crate) async fn explain(
     ))
 }
 
-/// Describes a blocker: returns a stable code for programs and a sentence for people.
+/// Describes a blocker, which is a reason why an instance does not run. Returns a stable code for
+/// programs and a sentence for people.
 pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
     let deadline = |at: &Option<Timestamp>| {
         at.map_or("without a deadline".to_owned(), |at| {

@@ -1,4 +1,4 @@
-//! The HTTP handlers that search for instances and enqueue new ones.
+//! The HTTP handlers that search for instances and enqueue new instances.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use crate::{
     shared::Shared,
 };
 
-/// The maximum length of a filter value. Longer values are rejected.
+/// The maximum length in bytes of a filter value in a search for instances. The API rejects longer
+/// values.
 const WORD_BYTES_MAX: usize = 500;
 
-/// The filter of a search. An empty value means "not given", because browsers send empty form
-/// fields.
+/// The filter of a search for instances. An empty value means "not given", because browsers send
+/// empty form fields.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -33,7 +34,7 @@ pub(crate) struct Wanted {
     pub(crate) newer_than: Option<u64>,
     /// Selects instances that were enqueued at least this many seconds ago.
     pub(crate) older_than: Option<u64>,
-    /// Cursor: the last id of the previous page.
+    /// The cursor of a page of instances: the last instance id of the previous page.
     pub(crate) before: Option<String>,
     pub(crate) limit: Option<u16>,
 }
@@ -99,8 +100,9 @@ pub(crate) async fn list(
     let search = wanted.search()?;
     let inspect = shared.inspect();
     let mut page = inspect.search(search.clone()).await?;
-    // The instance that currently holds the key is always on the first page, no matter how old it
-    // is. The search alone would stop before it reaches an old row.
+    // Adds the instance that currently holds the searched key to the first page, even if that
+    // instance is old. The search reads a bounded number of rows, newest first, and would stop
+    // before it reaches the row of an old instance.
     if let (Some(key), None) = (&search.key, search.before) {
         let holder = inspect
             .holder(search.tenant.as_deref().unwrap_or_default(), key)
@@ -133,7 +135,7 @@ pub(crate) async fn list(
     ))
 }
 
-/// The body of an enqueue request.
+/// The body of an HTTP request that enqueues an instance.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct New {
@@ -146,13 +148,15 @@ pub(crate) struct New {
     priority: Option<i16>,
     tenant: Option<String>,
     key: Option<String>,
-    /// How long the key stays taken: `live` (until the instance settles), `ever` or `none`.
+    /// How long no other instance may have the key of the new instance: `live` (until the instance
+    /// settles), `ever` (as long as the row of the instance exists) or `none` (the key is not
+    /// unique).
     scope: Option<String>,
     at: Option<String>,
     after_seconds: Option<f64>,
-    /// The lane of the instance.
+    /// The lane that the new instance enters.
     lane: Option<String>,
-    /// Whether the instance blocks its lane if it fails permanently.
+    /// Whether the new instance blocks its lane if the instance fails permanently.
     #[serde(default)]
     lane_blocks: bool,
     partition: Option<String>,

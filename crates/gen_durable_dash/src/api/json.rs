@@ -1,5 +1,5 @@
-//! Rows as JSON. Ids are strings, because JavaScript numbers are exact only up to 2^53. Times are
-//! RFC 3339.
+//! Converts rows of the database into JSON for the API. Ids become strings, because JavaScript
+//! numbers are exact only up to 2^53. Times have the format of RFC 3339.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
 
-/// The maximum of a count: counting stops at this number.
+/// The maximum of a row count in a response: the statement stops counting at this number.
 pub(crate) const COUNTED_MAX: i64 = 10_001;
 
 pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
     at.map(|at| at.to_string())
 }
 
-/// Returns an instance as JSON for a list.
+/// Returns an instance that a search has found, as JSON for a list.
 pub(crate) fn found(row: &SearchHit, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
@@ -46,7 +46,8 @@ pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
     })
 }
 
-/// Returns JSON from a row, redacted; numbers stay digit for digit as they are stored.
+/// Returns the JSON of a column with sensitive values redacted. Numbers keep the digits that the
+/// column stores.
 pub(crate) fn body(text: Option<&str>, redaction: &Redaction) -> Box<RawValue> {
     let shown = text.map_or_else(|| "null".to_owned(), |text| redaction.json(text));
     RawValue::from_string(shown).unwrap_or_else(|_| RawValue::NULL.to_owned())
@@ -86,7 +87,7 @@ fn edge(edge: &Edge) -> Value {
     })
 }
 
-/// Groups failures by error fingerprint, the largest groups first.
+/// Groups failed and stuck instances by error fingerprint, the largest groups first.
 pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<Value> {
     struct Group<'a> {
         first: &'a FailureGroup,
@@ -134,8 +135,8 @@ pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<
         .collect()
 }
 
-/// Returns the machines, with the number of instances at each step and the transitions between
-/// steps.
+/// Returns the machines as JSON, with the number of instances at each step and the transitions
+/// between steps.
 pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     #[derive(Default)]
     struct Machine {
@@ -190,7 +191,8 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     machines.into_iter().map(shown).collect()
 }
 
-/// Returns the number of instances in each status, and the statuses with a capped count.
+/// Returns the number of instances in each status, and the list of statuses for which counting
+/// stopped at `COUNTED_MAX`.
 fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str>) {
     let mut totals: BTreeMap<&'static str, i64> = BTreeMap::new();
     for count in &snapshot.standing {
@@ -204,7 +206,7 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
     (totals, capped)
 }
 
-/// Returns the counts of findings that need an operator.
+/// Returns the counts of lanes, timers and schedules that need an operator, as JSON.
 fn findings(findings: &Findings) -> Value {
     json!({
         "lanes_blocked": findings.lanes_blocked, "overdue": findings.overdue,
@@ -212,7 +214,7 @@ fn findings(findings: &Findings) -> Value {
     })
 }
 
-/// Returns all live numbers as JSON.
+/// Returns the numbers that the overview page of the dashboard shows, as JSON.
 pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
     let (totals, capped) = totals(snapshot);
     let estimate = snapshot.estimate.as_ref();

@@ -1,5 +1,6 @@
-//! Lanes and partition keys: their holders, how many instances wait, and why the holder has not
-//! settled. Also retry, skip and discard of the head of a blocked lane.
+//! The HTTP handlers for lanes and partition keys. They list the head of each lane and the holder
+//! of each partition key, the number of instances that wait, and the reason why the head or holder
+//! has not settled. Other handlers retry, skip or cancel the head of a blocked lane.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Explanation, KeyFilter, LaneInfo, LaneKey};
@@ -15,20 +16,22 @@ use crate::{
     shared::Shared,
 };
 
-/// The maximum length of a filter value. Longer values are rejected, because no key is longer.
+/// The maximum length in bytes of a filter value for lanes and partition keys. The API rejects
+/// longer values, because no key is longer.
 const WORD_BYTES_MAX: usize = 512;
 
-/// The filter of lanes or partition keys. An empty value means "not given", because browsers send
-/// empty form fields.
+/// The filter of a list of lanes or partition keys. An empty value means "not given", because
+/// browsers send empty form fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
     tenant: Option<String>,
-    /// Selects keys with this prefix.
+    /// Selects lanes or partition keys with this prefix.
     prefix: Option<String>,
     /// Selects only blocked lanes.
     blocked: Option<String>,
-    /// Cursor: the key and tenant at the end of the previous page.
+    /// The cursor of a page of lanes or partition keys: the last key of the previous page and its
+    /// tenant.
     after: Option<String>,
     after_tenant: Option<String>,
     limit: Option<u16>,
@@ -60,7 +63,8 @@ impl Wanted {
     }
 }
 
-/// Returns a filter value that can occur in a row: not too long, and without a NUL byte.
+/// Checks a filter value of a request. Returns an error if the value is too long or contains a NUL
+/// byte, because no column contains such a value.
 pub(crate) fn word(name: &str, word: Option<String>) -> Answer<Option<String>> {
     let Some(word) = word.filter(|word| !word.is_empty()) else {
         return Ok(None);
@@ -73,7 +77,7 @@ pub(crate) fn word(name: &str, word: Option<String>) -> Answer<Option<String>> {
     }
 }
 
-/// Returns the page size: 50 by default, 200 at most.
+/// Returns the number of rows per page of a list: 50 by default, 200 at most.
 pub(crate) fn limit(limit: Option<u16>) -> Answer<usize> {
     let limit = usize::from(limit.unwrap_or(50));
     match (1..=200).contains(&limit) {
@@ -113,8 +117,8 @@ fn shown_lane(lane: &LaneInfo, redaction: &Redaction) -> Value {
     })
 }
 
-/// Returns the head of a lane or the holder of a partition, with the first reason why it has not
-/// settled.
+/// Returns the head of a lane or the holder of a partition key as JSON, with the first reason why
+/// that instance has not settled.
 fn holder(of: &Explanation, redaction: &Redaction) -> Value {
     let row = &of.instance;
     let (kind, reason) = match of.blockers.first() {
@@ -170,15 +174,15 @@ pub(crate) async fn partitions(
     shared.recent.get(asked, read).await
 }
 
-/// Names a lane. The key is part of the body and not of the path, because it may contain any
-/// characters.
+/// The body of a request that names a lane. The key of the lane is in the body and not in the path,
+/// because a key may contain any characters.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Which {
     key: String,
     #[serde(default)]
     tenant: String,
-    /// The reason that an operator gives for a discard.
+    /// The reason that an operator gives for the cancellation of the head of a blocked lane.
     why: Option<String>,
 }
 

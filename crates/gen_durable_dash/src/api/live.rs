@@ -1,4 +1,5 @@
-//! The live numbers: the overview, its event stream, charts, and Prometheus metrics.
+//! The HTTP handlers of the current numbers of the engine: the overview, its event stream, charts,
+//! and Prometheus metrics.
 
 use std::{
     convert::Infallible,
@@ -29,11 +30,11 @@ use crate::{
     shared::Shared,
 };
 
-/// Maximum number of concurrent event streams.
+/// Maximum number of concurrent event streams that the dashboard serves to browsers.
 const STREAMS_MAX: usize = 1_000;
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts one event stream until it is dropped.
+/// Counts one open event stream of the dashboard. The drop of this value ends the count.
 struct OpenStream;
 
 impl OpenStream {
@@ -60,8 +61,8 @@ pub(crate) async fn overview(State(shared): State<Shared>) -> Response {
         .into_response()
 }
 
-/// Sends every snapshot as a server-sent event. A slow reader misses snapshots and delays no other
-/// reader.
+/// Sends every new snapshot of the overview to a browser as a server-sent event. A slow browser
+/// misses snapshots and does not delay other browsers.
 pub(crate) async fn live(State(shared): State<Shared>) -> Answer<Response> {
     let Some(open) = OpenStream::begin() else {
         let why = "too many event streams are open: poll /api/v1/overview instead";

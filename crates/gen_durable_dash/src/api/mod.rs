@@ -1,4 +1,4 @@
-//! The HTTP handlers, by subject.
+//! The HTTP handlers of the dashboard, one module per subject.
 
 pub(crate) mod acts;
 pub(crate) mod audit;

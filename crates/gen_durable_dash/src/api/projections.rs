@@ -1,6 +1,6 @@
-//! Projections: their progress, runs and failures, and the actions on them. This process runs no
-//! projections. It records the requested run, and a live worker that has registered the projection
-//! runs it.
+//! The HTTP handlers for projections: their progress, their runs and failures, and the operator
+//! actions on them. The dashboard applies no events to a projection. It inserts a row for the
+//! requested run, and a worker that has registered the projection executes the run.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use gen_durable::{ProjectionFailure, ProjectionInfo, ProjectionRun, RunRequest, ScopeFilter};
@@ -15,11 +15,11 @@ use crate::{
     shared::Shared,
 };
 
-/// The maximum length of a name. Longer names are rejected, because no projection or tenant has a
-/// longer name.
+/// The maximum length in bytes of the name of a projection or tenant in a request. The API rejects
+/// longer names, because no projection or tenant has one.
 const NAME_BYTES_MAX: usize = 200;
 
-/// The OpenAPI schemas of the requests and responses in this file.
+/// The OpenAPI schemas of the requests and responses for projections.
 pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
     (
         "Projection",
@@ -114,7 +114,8 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
     ("RunCancelled", &["id", "*cancelled: boolean"]),
 ];
 
-/// The filter of a list. The tenant with the empty name is valid, so an empty `tenant` selects it.
+/// The filter of a list of projections. The tenant with the empty name is valid, so an empty
+/// `tenant` selects that tenant.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -145,13 +146,15 @@ impl Wanted {
         })
     }
 
-    /// Parses the cursor that the previous page returned as `next`.
+    /// Parses the cursor of a page of projections, runs or failures. The response with the previous
+    /// page contains this cursor as `next`.
     fn after<T: DeserializeOwned>(&self) -> Answer<Option<T>> {
         let Some(after) = self.after.as_deref().filter(|after| !after.is_empty()) else {
             return Ok(None);
         };
         let is_none = || Problem::invalid(format!("{after:?} is not a valid `after` cursor"));
-        // The database would reject a NUL byte in a name.
+        // Rejects a cursor with a NUL byte, because Postgres would reject a NUL byte in a text
+        // parameter.
         let after = Some(after)
             .filter(|after| !after.contains("\\u0000"))
             .ok_or_else(is_none)?;
@@ -159,13 +162,13 @@ impl Wanted {
     }
 }
 
-/// Parses a run id from a path.
+/// Parses the id of a projection run from the path of an HTTP request.
 fn number(id: &str) -> Answer<i64> {
     id.parse()
         .map_err(|_| Problem::not_found(format!("run {id:?} does not exist")))
 }
 
-/// Returns the cursor of the next page, or `None` if this page is not full.
+/// Returns the cursor of the page after `rows`, or `None` if `rows` has fewer rows than `limit`.
 fn next<T, K: Serialize>(rows: &[T], limit: usize, key: impl Fn(&T) -> K) -> Option<String> {
     let last = rows.last().filter(|_| rows.len() >= limit)?;
     serde_json::to_string(&key(last)).ok()
@@ -277,9 +280,11 @@ pub(crate) struct ScopeBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RebuildBody {
     tenant: String,
-    /// Clears the live rows and fills them again, instead of filling a shadow and swapping it in.
+    /// Whether the rebuild deletes the rows of the current generation of the projection and writes
+    /// them again. If not, the rebuild writes a new generation and then makes it the current one.
     in_place: bool,
-    /// Swaps in the shadow even if its digest differs from the digest of the live rows.
+    /// Whether the rebuild makes the new generation the current one even if its digest differs from
+    /// the digest of the current generation.
     force: bool,
 }
 
@@ -287,9 +292,9 @@ pub(crate) struct RebuildBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplayBody {
     tenant: String,
-    /// Replays only events after this position.
+    /// The run replays only events after this log position.
     after: i64,
-    /// Replays only events up to this position.
+    /// The run replays only events up to this log position.
     up_to: Option<i64>,
 }
 
@@ -297,7 +302,7 @@ pub(crate) struct ReplayBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RedriveBody {
     tenant: String,
-    /// Redrives only the event at this position.
+    /// The redrive applies only the parked event at this log position.
     position: Option<i64>,
 }
 
@@ -369,8 +374,9 @@ pub(crate) async fn verify(
     ask(&shared, &by, "verify", (&name, &body.tenant), request).await
 }
 
-/// Records the request for a run. A live worker that has registered the projection runs it;
-/// `served` says whether there is such a worker.
+/// Inserts the request for a run of a projection. A worker that has registered the projection
+/// executes the run. The field `served` of the response says whether there is a worker with a valid
+/// lease that has registered the projection.
 async fn ask(
     shared: &Shared,
     by: &Caller,

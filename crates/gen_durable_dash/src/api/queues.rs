@@ -47,8 +47,8 @@ pub(crate) async fn resume(
     ))
 }
 
-/// Converts a result into the outcome of an audit record, with `well` as the outcome if the action
-/// succeeded.
+/// Returns the outcome for an audit record: `well` if the action `went` well, and the text of the
+/// error otherwise.
 pub(crate) fn said<T>(went: &Result<T, gen_durable::Error>, well: &str) -> Result<String, String> {
     went.as_ref()
         .map(|_| well.to_owned())

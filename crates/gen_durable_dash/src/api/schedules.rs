@@ -1,4 +1,5 @@
-//! Schedules: their next occurrences, recent runs and registering workers; pause, resume, run, set.
+//! The HTTP handlers for schedules: they list the next occurrences, the last enqueued instances and
+//! the workers that registered a schedule; they pause, resume, run and change a schedule.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Cycle, Error, MisfirePolicy, ScheduleInfo};
@@ -20,7 +21,7 @@ use crate::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
-    /// Cursor: the last name of the previous page.
+    /// The cursor of a page of schedules: the last name of the previous page.
     after: Option<String>,
     limit: Option<u16>,
 }
@@ -121,7 +122,8 @@ pub(crate) async fn run(
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {
     cycle: String,
-    /// The policy for missed occurrences: `all`, `latest` or `skip`. Unchanged if absent.
+    /// The policy of the schedule for missed occurrences: `all`, `latest` or `skip`. Without this
+    /// field the policy of the schedule does not change.
     missed: Option<String>,
 }
 
@@ -157,8 +159,8 @@ pub(crate) async fn set(
     Ok(Json(json!({"schedule": name, "cycle": text})))
 }
 
-/// Records the outcome in the audit log, and clears the cache of lists so that the next read shows
-/// the effect.
+/// Records the outcome of an action on a schedule in the audit log, and clears the cache of lists,
+/// so that the next list of schedules shows the change.
 fn done<T>(
     shared: &Shared,
     by: &Caller,

@@ -18,7 +18,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Exchanges a token for a session. The body is that of an HTML form: `token=...`.
+/// Exchanges a token for a browser session. The body of the request is an HTML form: `token=...`.
 pub(crate) async fn sign_in(
     State(shared): State<Shared>,
     from: Option<Extension<ConnectInfo<SocketAddr>>>,
@@ -71,7 +71,7 @@ pub(crate) async fn sign_in(
     }
 }
 
-/// Decodes a form value (percent encoding, `+` for a space).
+/// Decodes a value of an HTML form (percent encoding, `+` for a space).
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

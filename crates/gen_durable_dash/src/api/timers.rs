@@ -1,4 +1,5 @@
-//! Lists all timers, overdue timers or the timers of one instance, and forecasts the next hour.
+//! The HTTP handlers for timers: they list all timers, overdue timers or the timers of one
+//! instance, and count the timers that become due in the next hour.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,10 +19,10 @@ use crate::{
     shared::Shared,
 };
 
-/// The forecast covers this time from now on, in `PARTS` parts of equal length.
+/// The forecast of due timers covers this time from now on, in `PARTS` parts of equal length.
 const AHEAD: Duration = Duration::from_secs(3600);
 const PARTS: usize = 12;
-/// The kinds of timers, in the order in which the page draws them.
+/// The kinds of timers, in the order in which the timers page draws the kinds.
 const KINDS: [&str; 4] = ["sleep", "deadline", "repeat", "schedule"];
 
 #[derive(Debug, Default, Deserialize)]
@@ -29,7 +30,7 @@ const KINDS: [&str; 4] = ["sleep", "deadline", "repeat", "schedule"];
 pub(crate) struct Wanted {
     /// The timers to list: `all`, `overdue` or `ahead`.
     which: Option<String>,
-    /// Cursor: the last timer of the previous page.
+    /// The cursor of a page of timers: the last timer of the previous page.
     after: Option<String>,
     limit: Option<u16>,
 }
@@ -57,7 +58,8 @@ impl Wanted {
     }
 }
 
-/// Parses a page cursor: a due time, and a number that distinguishes timers with the same due time.
+/// Parses the cursor of a page of timers: a due time, and a number that distinguishes timers with
+/// the same due time.
 fn mark(text: &str) -> Answer<TimerCursor> {
     let parts = text
         .rsplit_once('~')
@@ -89,7 +91,8 @@ fn shown(timer: &TimerInfo) -> Value {
         "id": timer.id.map(|id| id.to_string()), "kind": timer.kind, "due_at": timer.due_at.to_string(),
         "instance": timer.instance.map(|id| id.to_string()), "machine": timer.machine, "schedule": timer.schedule,
         "cycle": timer.cycle, "step": timer.step, "overdue": timer.overdue, "served": timer.served,
-        // The timer of a schedule cannot be cancelled: an operator pauses the schedule instead.
+        // An operator cannot cancel the timer of a schedule. The operator pauses the schedule
+        // instead.
         "may_cancel": timer.id.is_some() && timer.schedule.is_none(),
     })
 }

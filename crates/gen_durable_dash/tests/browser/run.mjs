@@ -1,6 +1,6 @@
-// The dashboard in a real Chromium. tests/it/browser.rs runs this script against three servers: one
-// with work, one with markup from an XSS corpus in every field that users control, and one that
-// requires a token.
+// Tests the dashboard in a real Chromium. tests/it/browser.rs runs this script against three
+// servers: a server with instances to show, a server with markup from an XSS corpus in every field
+// that users control, and a server that requires a token.
 //
 //   node run.mjs ADDRESS EVIL_ADDRESS LOCKED_ADDRESS
 //
@@ -25,13 +25,15 @@ const args = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-backgrou
 const browser = await chromium.launch({ executablePath, args });
 
 const problems = [];
-// Console errors that a step expects, because it sends a request that the server rejects.
+// The pattern of the console errors that the current test step expects, because the step sends a
+// request that the server rejects.
 let expectedError = /^$/;
 async function open(at, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(TIMEOUT_MS);
-  // The page may not request other origins, open dialogs, or raise errors.
+  // The test fails if the page requests another origin, opens a dialog of the browser, or raises an
+  // error.
   page.on('request', (request) => { if (!request.url().startsWith(at) && !request.url().startsWith('data:')) problems.push(`asked for ${request.url()}`); });
   page.on('dialog', (dialog) => { problems.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
   page.on('pageerror', (error) => problems.push(`an error on the page: ${error.message}`));
@@ -177,7 +179,8 @@ await step('a projection is rebuilt, and its progress is shown', async () => {
   await page.getByRole('link', { name: 'acme' }).click();
   await heading(page, 'till').waitFor();
   await page.locator('.status', { hasText: 'up to date' }).waitFor();
-  // The rebuild waits half-way until the queue is resumed.
+  // The test pauses a queue. The rebuild of the projection then waits half-way until the test
+  // resumes the queue.
   assert.equal(await setQueue('pause'), 200);
   await page.getByRole('button', { name: 'Rebuild till of acme' }).click();
   await page.getByRole('dialog').waitFor();
@@ -236,13 +239,14 @@ await step('a blocked lane shows the reason, is found by its key, and is unblock
   await accessible(page, 'the dialog of a lane');
   await page.getByRole('button', { name: 'Run it again' }).click();
   await lane('van:7').waitFor({ state: 'detached' });
-  // Type slowly: the page is rendered again every second, and the typed text must stay.
+  // The test types slowly, because the page renders again every second and must keep the typed
+  // text.
   await field(page, 'Key').focus();
   await page.keyboard.type('van:8', { delay: 500 });
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 1);
   assert.match(page.url(), /prefix=van%3A8/);
-  // Skip the head of a lane with the keyboard only.
+  // The test skips the head of a blocked lane with the keyboard only.
   await page.getByRole('button', { name: 'Skip the head of van:8' }).focus();
   await page.keyboard.press('Enter');
   await page.getByRole('dialog').waitFor();
@@ -384,7 +388,7 @@ await step('markup in names, keys, errors, states and signals is shown as text',
     await evil.locator('.schedule').waitFor();
     await clean(`schedules/${name}`);
   }
-  // Text that a user types, or that a link contains, must be shown as text too.
+  // The page must show text that a user types, or that a link contains, as text and not as markup.
   const corpus = readFileSync(new URL('corpus.txt', import.meta.url), 'utf8').split('\n').filter(Boolean).slice(0, 40);
   for (const text of corpus) {
     await visit(evil, evilAddress, `instances?key=${encodeURIComponent(text)}&machine=${encodeURIComponent(text)}`);

@@ -48,7 +48,8 @@ async fn every_route_rejects_a_request_without_a_token_and_sends_all_security_he
             assert!(!answer.headers.contains_key("access-control-allow-origin"));
         }
     }
-    // Paths that do not exist get the same answer, so the answer does not reveal which paths exist.
+    // The server rejects an unauthenticated request for an unknown path in the same way as for a
+    // known path, so the response does not reveal which paths exist.
     assert_eq!(
         server.ask("GET", "/nothing", &[], "").await.status,
         StatusCode::UNAUTHORIZED
@@ -144,7 +145,8 @@ async fn requests_from_pages_of_other_sites_are_rejected() {
         )
         .await;
     assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
-    // Another site may not read the API or the event stream; a link to a page is allowed.
+    // The server rejects requests of another site for the API or the event stream, and allows a
+    // link of another site to a page of the dashboard.
     let cross = [("sec-fetch-site", "cross-site")];
     for path in [
         "/api/v1/overview",
@@ -229,7 +231,8 @@ async fn a_sign_in_with_a_token_starts_a_browser_session_and_a_sign_out_ends_it(
             .status,
         StatusCode::FORBIDDEN
     );
-    // Send the headers that a browser sends for a form on a page with the policy `no-referrer`.
+    // The test sends the headers that a browser sends for a form on a page with the policy
+    // `no-referrer`.
     let form = [("origin", "null"), ("sec-fetch-site", "same-origin")];
     let signed = server
         .ask("POST", "/login", &form, &format!("token={OPERATOR}"))
@@ -246,8 +249,8 @@ async fn a_sign_in_with_a_token_starts_a_browser_session_and_a_sign_out_ends_it(
         .ask("GET", "/api/v1/session", &[("cookie", cookie)], "")
         .await;
     assert_eq!(who.json()["role"], "operator");
-    // A browser sends the cookie with every request, cross-site ones included, so the cookie alone
-    // is not enough for an action.
+    // A browser sends the session cookie with every request, cross-site requests included, so the
+    // server rejects an action with the cookie alone.
     let act = server
         .ask("POST", "/api/v1/queues/q/pause", &[("cookie", cookie)], "")
         .await;

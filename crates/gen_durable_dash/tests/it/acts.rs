@@ -1,5 +1,5 @@
-//! Actions of operators on one instance, on many instances and on queues, and the audit records of
-//! these actions.
+//! Tests the operator actions on one instance, on many instances and on queues, and the audit
+//! records of these actions.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ async fn a_failed_instance_is_listed_with_its_error_and_is_done_after_an_operato
     );
     status("done").await;
     assert_eq!(server.read(&path).await["result"], "vase");
-    // An operator cannot retry an instance that is done, and the error says so.
+    // The API rejects the retry of an instance that is done, with an error that names this reason.
     let refused = server.post(&format!("{path}/retry"), "{}").await;
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(
@@ -252,7 +252,8 @@ async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_i
         .map(|row| row["error"].as_str().unwrap())
         .collect();
     assert!(texts.iter().all(|text| *text == "bank away"), "{texts:?}");
-    // A bulk action needs a filter with a status that allows the action.
+    // The API rejects a bulk action if its filter has no status, or a status that does not allow
+    // the action.
     for wrong in [
         json!({"act": "retry", "filter": {}}),
         json!({"act": "retry", "filter": {"status": "done"}}),

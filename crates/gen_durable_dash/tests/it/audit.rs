@@ -1,4 +1,5 @@
-//! The audit log: every action has a record, even if the client disconnects or the process dies.
+//! Tests that the audit log has a record of every operator action, even if the client disconnects
+//! or the server process crashes.
 
 use axum::http::StatusCode;
 use gen_durable_dash::{Access, Caller, Options, routes};
@@ -115,8 +116,8 @@ async fn an_action_is_rejected_if_its_audit_record_cannot_be_written() {
     );
 }
 
-/// If a browser disconnects, its request is dropped. The action must still run to its end, and the
-/// server must complete the audit record.
+/// If a browser disconnects, the server drops the request of the browser. The requested action must
+/// still run to its end, and the server must complete the audit record of the action.
 #[tokio::test]
 async fn an_action_completes_with_its_audit_record_although_the_client_disconnects() {
     let server = TestServer::new().await;
@@ -195,7 +196,7 @@ async fn an_audit_record_has_the_name_and_address_of_the_caller_and_shortens_lon
             && act["subject"].as_str().unwrap().len() <= 1_000,
         "{act}"
     );
-    // The audit log records a sign-in too.
+    // The server writes an audit record for a sign-in.
     let server = TestServer::new().await;
     server
         .ask("POST", "/login", &[], &format!("token={OPERATOR}"))

@@ -1,12 +1,14 @@
-//! No request reads a whole table, regardless of its size. The tests count database pages, which do
-//! not depend on the load of the computer, instead of time.
+//! Tests that no request to the dashboard reads a whole table, regardless of the size of the table.
+//! The tests measure the number of database pages that a statement touches and not its duration,
+//! because the number of pages does not depend on the load of the computer.
 
 use gen_durable_dash::{Access, Options};
 use tokio_postgres::Client;
 
 use crate::support::TestServer;
 
-/// Returns the number of rows to insert. (`DURABLE_DASH_ROWS=1000000` runs the long form.)
+/// Returns the number of rows that the tests insert into each table. The environment variable
+/// `DURABLE_DASH_ROWS` overrides the default, for example with 1000000.
 fn row_count() -> i64 {
     std::env::var("DURABLE_DASH_ROWS")
         .ok()
@@ -301,7 +303,8 @@ async fn load_timers_lanes_and_schedules(server: &TestServer) {
     .await;
 }
 
-/// Returns the statement with its parameters replaced by literals.
+/// Returns the text of a statement with its parameters replaced by literals, so that the test can
+/// run the statement under EXPLAIN.
 fn literal(text: &str, schema: &str, values: &str) -> String {
     let mut text = text.replace("gen_durable.", &format!("{schema}."));
     let given: Vec<&str> = values.split(' ').collect();
@@ -389,7 +392,8 @@ async fn every_statement_of_the_dashboard_reads_a_bounded_number_of_pages() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    // The API requests that use the measured statements succeed too.
+    // The test sends the API requests that use the measured statements, and checks that each
+    // request succeeds.
     for path in [
         "/api/v1/overview",
         "/api/v1/instances",

@@ -1,5 +1,6 @@
-//! The dashboard in a real browser: runs tests/browser/run.mjs. The test needs Chromium, Node and
-//! two packages, so it is ignored by default; `.ci/run` runs it by name.
+//! Tests the dashboard in a real browser with the script tests/browser/run.mjs. The test needs
+//! Chromium, Node and two packages, so cargo ignores the test by default; `.ci/run` runs the test
+//! by name.
 
 use std::process::Stdio;
 
@@ -65,7 +66,8 @@ async fn plant_corpus(server: &TestServer) {
                 [&name, &evil.to_owned()],
             ),
         ] {
-            // Two strings of the corpus may have the same prefix, so ignore a conflict of names.
+            // Two strings of the corpus may have the same prefix and so give two rows the same
+            // name. The insert ignores this conflict.
             let text = format!("{} on conflict do nothing", text.replace("SCHEMA", &schema));
             tx.execute(&text, &[params[0], params[1]]).await.unwrap();
         }
@@ -89,7 +91,7 @@ async fn plant_corpus(server: &TestServer) {
     tx.commit().await.unwrap();
 }
 
-/// Puts a string of the corpus into schedules, timers and a partition key.
+/// Inserts schedules, timers and a partition key that contain a string of the corpus of markup.
 async fn plant_in_timers_and_schedules(tx: &Tx, schema: &str, evil: &str) {
     for text in [
         "insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at, set_at, set_by, paused_by, paused_at, last_error)

@@ -1,5 +1,5 @@
-//! The HTTP API lists lanes and partition keys, finds them by prefix, and retries, skips or
-//! discards the head of a blocked lane.
+//! Tests that the HTTP API lists lanes and partition keys, finds them by prefix, and retries, skips
+//! or cancels the head of a blocked lane.
 
 use axum::http::StatusCode;
 use gen_durable::UntypedInstance;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{READER, Running, TestServer, eventually};
 
-/// Enqueues an instance in a lane. If `fails` is set, the instance fails permanently and blocks the
+/// Enqueues an instance in a lane. If `fails` is set, the instance fails permanently and blocks its
 /// lane.
 async fn enqueue_in_lane(server: &TestServer, lane: &str, tenant: &str, fails: bool) -> i64 {
     let mut new = UntypedInstance::new("haul", "run", json!({"fails": fails}).to_string());
@@ -70,8 +70,8 @@ async fn a_blocked_lane_shows_the_error_of_its_head_and_runs_after_retry_skip_or
             .text
             .contains("durable_lanes_blocked 3")
     );
-    // A caller with the reader token may not act on a lane, and the API returns 404 for an unknown
-    // lane.
+    // The API rejects an operator action on a lane with the reader token, and returns 404 for an
+    // action on an unknown lane.
     let reader = format!("Bearer {READER}");
     let headers = [
         ("authorization", reader.as_str()),

@@ -1,4 +1,5 @@
-//! The live numbers of the dashboard, and their cost for the database.
+//! Tests the numbers of the dashboard overview, and the number of statements that the dashboard
+//! sends to read them.
 
 use axum::{body::Body, http::Request};
 use gen_durable_dash::{Access, Options};
@@ -8,7 +9,7 @@ use tower::ServiceExt;
 
 use crate::support::{Note, Parcel, Running, TestServer, eventually};
 
-/// Reads the event stream, one snapshot at a time.
+/// Reads the event stream of the dashboard, one snapshot of the overview at a time.
 struct EventStream {
     body: Body,
     rest: String,
@@ -115,9 +116,9 @@ async fn the_event_stream_sends_snapshots_that_contain_new_and_finished_instance
     running.stop().await;
 }
 
-/// Returns the number of statements that are sent while the first of `streams` event streams
-/// receives `snapshots` snapshots. The function also reads the other streams, and requests the
-/// overview in parallel.
+/// Returns the number of statements that the dashboard sends to the database while each of
+/// `streams` event streams receives `snapshots` snapshots. After each snapshot the function
+/// requests the overview `streams` times in parallel.
 async fn statements_for(server: &TestServer, streams: usize, snapshots: usize) -> u64 {
     let mut all = Vec::new();
     for _ in 0..streams {
@@ -128,7 +129,7 @@ async fn statements_for(server: &TestServer, streams: usize, snapshots: usize) -
     let before = metric(server).await;
     for _ in 0..snapshots {
         first.next().await;
-        // Read the other streams as well.
+        // Reads one snapshot from each of the remaining event streams.
         for other in &mut all {
             other.next().await;
         }
@@ -154,7 +155,7 @@ async fn a_hundred_open_dashboards_send_at_most_twice_the_statements_of_one() {
     let one = statements_for(&server, 1, 6).await;
     let hundred = statements_for(&server, 100, 6).await;
     // The test compares statements per snapshot, not per second. The factor of two allows for the
-    // reads that the server makes only every third time.
+    // statements that the server sends only for every third snapshot.
     assert!(
         one > 0 && hundred <= one * 2,
         "one: {one} statements for 6 snapshots, a hundred: {hundred}"
@@ -166,8 +167,8 @@ async fn a_server_sends_no_statements_while_no_dashboard_is_open() {
     let server = open().await;
     let before = metric(&server).await;
     drop(EventStream::begin(&server).await);
-    // The server continues to read the live numbers for a while after the last request. After that
-    // it sends no statement until the next request.
+    // The server continues to read the numbers of the overview for a while after the last request.
+    // After that time the server sends no statement until the next request.
     let count = || async {
         let schema = server.client.pool().schema().to_owned();
         let tx = server.client.pool().begin().await.unwrap();

@@ -1,4 +1,5 @@
-//! The HTTP API as a client uses it: the real router and a real Postgres, with one schema per test.
+//! Tests the HTTP API of the dashboard with requests of a client to the real router on a real
+//! Postgres, with one schema per test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod access;

@@ -1,4 +1,4 @@
-//! The OpenAPI document matches the routes and their responses.
+//! Tests that the OpenAPI document matches the HTTP routes and their responses.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Parcel, TestServer};
 
-/// Collects every `$ref` of a document.
+/// Collects every `$ref` of the OpenAPI document.
 fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     match value {
         Value::Object(object) => {
@@ -19,8 +19,8 @@ fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     }
 }
 
-/// Returns the differences between a value and its schema, as far as the schema constrains the
-/// value.
+/// Returns the differences between a JSON response and its OpenAPI schema, as far as the schema
+/// constrains the response.
 fn fits(value: &Value, schema: &Value, all: &Value, at: &str) -> Vec<String> {
     if let Some(name) = schema["$ref"].as_str() {
         return fits(value, all.pointer(&name[1..]).unwrap(), all, at);
@@ -85,7 +85,8 @@ async fn the_openapi_document_lists_every_route_and_every_response_matches_its_s
          insert into SCHEMA.audit (actor, channel, action, subject) values ('w', 'v', 'a', 's')",
     )
     .await;
-    // Insert one row of each kind, with the name that the test puts into the route parameters.
+    // The test inserts one row of each kind, with the name that it puts into the parameters of the
+    // routes.
     server.sql("insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at) values ('parcel', 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp());
               insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed) values ('parcel', statement_timestamp() + interval '1 min', statement_timestamp(), 'R/PT1H', 'all');
               insert into SCHEMA.lanes (tenant, key) values ('', 'l');

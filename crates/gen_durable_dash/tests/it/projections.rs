@@ -1,4 +1,5 @@
-//! Projections over HTTP: their progress, the actions on them, and the runs of a worker.
+//! Tests projections over HTTP: their progress, the operator actions on them, and the runs that a
+//! worker executes.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -8,7 +9,8 @@ use crate::{
     till::{GATE, TillWorker, sell},
 };
 
-/// Starts a server, and a worker that has applied all events.
+/// Starts a dashboard server and a worker, and waits until the worker has applied all events to the
+/// projection.
 async fn open() -> (TestServer, TillWorker) {
     let server = TestServer::new().await;
     sell(&server.client).await;
@@ -22,7 +24,7 @@ async fn open() -> (TestServer, TillWorker) {
     (server, worker)
 }
 
-/// Requests a run and waits for its end.
+/// Requests a run of the projection over HTTP and waits until a worker has ended the run.
 async fn run(server: &TestServer, what: &str, body: Value) -> Value {
     let asked = server
         .post(
@@ -84,7 +86,7 @@ async fn the_api_lists_projections_page_by_page_with_their_health_and_lag() {
         ["", "acme", "odd"],
         "the tenant with the empty name is listed too"
     );
-    // An empty `tenant` selects the tenant with the empty name, not all tenants.
+    // An empty `tenant` in the query selects the tenant with the empty name, not all tenants.
     let nameless = server.read("/api/v1/projections?tenant=").await;
     assert_eq!(
         nameless["projections"].as_array().unwrap().len(),
@@ -143,7 +145,8 @@ async fn a_worker_runs_a_rebuild_that_an_operator_requests_and_reports_its_progr
         (&half["target"], &half["status"], &half["equal"]),
         (&json!(40), &json!("running"), &Value::Null)
     );
-    // A scope has only one run at a time, so the API rejects a second request.
+    // A scope has only one run at a time, so the API rejects the request for a second run while the
+    // first run has not ended.
     let second = server
         .post("/api/v1/projections/till/verify", r#"{"tenant": "acme"}"#)
         .await;
@@ -200,7 +203,8 @@ async fn a_verification_run_reports_whether_the_table_equals_a_replay_of_the_log
             .starts_with("differs at position 40"),
         "{differs}"
     );
-    // The worker does not swap in a shadow that differs from the live rows, unless `force` is set.
+    // A rebuild writes a new generation of rows. The worker does not make it the current generation
+    // if the rows differ from those of the current generation, unless `force` is set.
     let refused = run(&server, "rebuild", json!({"tenant": "acme"})).await;
     assert_eq!(refused["status"], "failed", "{refused}");
     let force = run(&server, "rebuild", json!({"tenant": "acme", "force": true})).await;

@@ -1,4 +1,5 @@
-//! Tests read requests: the search, one instance, redaction, and invalid input.
+//! Tests the read requests of the HTTP API: the search for instances, the page of one instance,
+//! redaction, and invalid input.
 
 use axum::http::StatusCode;
 use gen_durable::UntypedInstance;
@@ -275,7 +276,7 @@ async fn a_search_by_key_finds_an_instance_older_than_the_rows_that_one_search_r
     let mut new = UntypedInstance::new("note", "run", "{}");
     new.key = Some("order-1".into());
     let (id, _) = server.client.operate().enqueue(new).await.unwrap();
-    // Insert more rows than one search reads.
+    // The test inserts more instances than one search reads.
     server.sql(
         "insert into SCHEMA.instances (machine, step, state) select 'note', 'run', '{}' from generate_series(1, 20100)",
     )

@@ -1,4 +1,5 @@
-//! Test support: a router over a schema of its own, requests to it, and the machines of the tests.
+//! Support for the tests of the dashboard: a server with a schema of its own, requests to that
+//! server, and the machines that the tests run.
 
 use std::{
     collections::BTreeSet,
@@ -60,7 +61,7 @@ pub(crate) async fn schema() -> Pool {
 }
 
 impl TestServer {
-    /// Creates a server with an operator and a reader token.
+    /// Creates a dashboard server with an operator token and a reader token.
     pub(crate) async fn new() -> TestServer {
         TestServer::with(
             Access::tokens(OPERATOR, Some(READER)).unwrap(),
@@ -104,7 +105,7 @@ impl TestServer {
             .await
     }
 
-    /// Sends a GET request as an operator.
+    /// Sends a GET request with the operator token.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(
             "GET",
@@ -115,14 +116,15 @@ impl TestServer {
         .await
     }
 
-    /// Sends a GET request as an operator, asserts that it succeeds, and returns the body.
+    /// Sends a GET request with the operator token, asserts that the request succeeds, and returns
+    /// the body of the response.
     pub(crate) async fn read(&self, path: &str) -> Value {
         let answer = self.get(path).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text);
         answer.json()
     }
 
-    /// Sends a POST request as an operator.
+    /// Sends a POST request with the operator token.
     pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
         let token = format!("Bearer {OPERATOR}");
         self.ask(
@@ -238,7 +240,7 @@ impl Machine for Parcel {
     }
 }
 
-/// A job that does nothing.
+/// A job for the tests of the dashboard. Its step does nothing.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) text: String,
@@ -253,12 +255,13 @@ impl Job for Note {
     }
 }
 
-/// A job in a lane. It blocks its lane if it fails.
+/// A job in a lane. The instance blocks its lane if it fails permanently.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Haul {
     #[serde(default)]
     pub(crate) fails: bool,
-    /// The instance fails at its first run in this process, and not again.
+    /// If set, the step of the instance fails when this process runs it for the first time, and
+    /// succeeds later.
     #[serde(default)]
     pub(crate) once: bool,
     #[serde(default)]
@@ -284,7 +287,7 @@ impl Job for Haul {
     }
 }
 
-/// A machine that waits for a day, with a timer that repeats every hour.
+/// A machine that waits for a day, with a repeating timer that fires every hour.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Chime {}
 

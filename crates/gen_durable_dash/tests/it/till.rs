@@ -1,5 +1,5 @@
-//! A projection for the tests: a table of sales. It parks events that it cannot apply, and a test
-//! can pause a rebuild half-way.
+//! The projection `till` of the tests, which keeps a table of sales. The projection parks events
+//! that it cannot apply, and a test can pause a rebuild half-way.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::TestServer;
 
-/// While this queue is paused, rebuilds, replays and verifications wait before position 21.
+/// The name of a queue. While an operator has paused this queue, rebuilds, replays and
+/// verifications of the projection `till` wait before log position 21.
 pub(crate) const GATE: &str = "gate";
 
 #[derive(Serialize, Deserialize)]
@@ -120,8 +121,8 @@ impl TillWorker {
     }
 }
 
-/// Records forty sales of one tenant, five of the tenant with the empty name, and three of a third
-/// tenant, one of which cannot be applied.
+/// Records events: forty sales of one tenant, five sales of the tenant with the empty name, and
+/// three sales of a third tenant. The projection cannot apply one of the last three.
 pub(crate) async fn sell(client: &Client) {
     client
         .record_all("acme", (1..=40).map(|cents| Sold { cents }))

@@ -1,5 +1,5 @@
-//! The HTTP API lists, forecasts and cancels timers, and pauses, resumes, runs and changes
-//! schedules.
+//! Tests that the HTTP API lists, forecasts and cancels timers, and pauses, resumes, runs and
+//! changes schedules.
 
 use axum::http::StatusCode;
 use gen_durable::{Address, Id, Timestamp};
@@ -39,7 +39,8 @@ fn names(answer: &Value) -> Vec<String> {
 async fn the_api_lists_timers_page_by_page_and_forecasts_how_many_become_due() {
     let server = TestServer::new().await;
     plant(&server, 30).await;
-    // Insert twenty deadlines with the same due time, which the cursor must distinguish.
+    // The test inserts twenty waits with the same deadline. The cursor of a page of timers must
+    // distinguish them.
     server.sql("insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
               select 'wish', 'hope', '{}', 'awaiting_signal', array['go'], date_trunc('hour', statement_timestamp()) - interval '1 d', 'despair' from generate_series(1, 20)").await;
     for (which, count) in [("", 110), ("&which=overdue", 20), ("&which=ahead", 90)] {
@@ -330,8 +331,8 @@ async fn an_operator_pauses_resumes_runs_and_changes_a_schedule_over_http() {
         (1, &json!(null))
     );
     running.stop().await;
-    // No worker registers the schedules any more. The API shows them as not served, and the
-    // overview counts them.
+    // After its worker has stopped, no worker registers the schedules. The API shows the schedules
+    // as not served, and the overview counts them.
     eventually("the schedules are shown as not served", async || {
         server.read("/api/v1/schedules").await["schedules"]
             .as_array()
@@ -350,7 +351,8 @@ async fn an_operator_pauses_resumes_runs_and_changes_a_schedule_over_http() {
         .rev()
         .skip(4)
         .collect();
-    // The audit log records a request with an undecodable body by its method and path only.
+    // The audit log records a request with an undecodable body by its HTTP method and path only, so
+    // the test ignores the records with the action `POST`.
     let went: Vec<&str> = went.into_iter().filter(|act| *act != "POST").collect();
     assert_eq!(
         went,

@@ -10,12 +10,13 @@ use crate::place::{self, Place};
 use crate::watch::{Signal, Watch, poll_until};
 use crate::{Error, Result, url};
 
-/// The maximum number of attempts to start the server on a free port. Another process may bind the
-/// port between the check and the start of the server.
+/// The maximum number of attempts to start the server on a free TCP port. Another process may bind
+/// the port after the check that the port is free and before the start of the server.
 const FREE_PORT_ATTEMPTS: u32 = 5;
 
 impl Cluster {
-    /// Creates the data directory if it does not exist, and starts the server on it.
+    /// Creates the data directory of the cluster if it does not exist, and starts the server on
+    /// this directory.
     pub(super) fn launch(&mut self) -> Result<()> {
         if self.owner.is_none() {
             return Err(self.not_ours("start"));
@@ -42,8 +43,9 @@ impl Cluster {
         self.launch_on_a_port(&log)
     }
 
-    /// Opens and locks the log. Waits until every process of an earlier server has ended: after a
-    /// kill of the server, its sessions may still run for a moment.
+    /// Opens the server log of the cluster and locks it. Waits for the lock until every process of
+    /// an earlier server has ended, because the sessions of a killed server may still run for a
+    /// moment.
     fn lock_log(&self) -> Result<File> {
         let log = self.place.open_log()?;
         let deadline = Instant::now() + self.options.start_timeout;
@@ -71,8 +73,8 @@ impl Cluster {
             };
             match self.launch_on(port, log) {
                 Ok(()) => {
-                    // The cluster keeps a free port once it has found one, so its URL does not
-                    // change over a restart.
+                    // Stores the free port that the start has found, so that a restart of the
+                    // server uses the same port and the URL does not change.
                     self.options.port = port;
                     return Ok(());
                 }
@@ -97,7 +99,8 @@ impl Cluster {
             arguments: &arguments,
             account: self.account.as_ref(),
             log,
-            // The end of a temporary cluster discards its data, so it needs no fast shutdown.
+            // A temporary cluster gets an immediate shutdown instead of a fast one, because its
+            // data is removed after the shutdown.
             at_end: if temporary { Signal::Quit } else { Signal::Int },
             remove: temporary.then_some(self.place.base.as_path()),
         };
@@ -135,12 +138,12 @@ impl Cluster {
         let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
         let run = self.place.run.display().to_string();
         let mut settings = self.options.settings.clone();
-        // Put these settings last, because the options must not override them and Postgres uses the
-        // last value of a setting.
+        // Adds the settings of this crate last, because the options of the user must not override
+        // them and Postgres uses the last value of a setting.
         settings.extend([
             ("fsync".to_owned(), on_off(self.options.fsync)),
-            // The value is quoted, because the setting is a list and the name of a directory may
-            // contain a comma.
+            // Quotes the value of `unix_socket_directories`, because this setting is a list and the
+            // name of a directory may contain a comma.
             (
                 "unix_socket_directories".to_owned(),
                 format!("\"{}\"", run.replace('"', "\"\"")),
@@ -164,8 +167,8 @@ impl Cluster {
     }
 }
 
-/// Checks that the port is free, so that the error message is clear. If the port is 0, finds a free
-/// port.
+/// Checks that the TCP port is free, and returns a clear error if another process uses the port. If
+/// `port` is 0, finds a free port.
 fn reserve_port(port: u16) -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", port)).map_err(|e| {
         Error::new(format!(

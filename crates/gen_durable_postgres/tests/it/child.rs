@@ -1,5 +1,5 @@
-//! Runs this test binary again as another process: one that a test can kill, or one of another
-//! user.
+//! Starts this test binary as a child process: as a process that a test can kill, or as a process
+//! of another user.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,16 +10,18 @@ use gen_durable_postgres::{Cluster, Options};
 const ROLE: &str = "GEN_DURABLE_POSTGRES_TEST_ROLE";
 const DIR: &str = "GEN_DURABLE_POSTGRES_TEST_DIR";
 
-/// A process that keeps its cluster running until it is killed or its stdin is closed.
+/// A child process that keeps its cluster running until a test kills the process or closes its
+/// stdin.
 pub(crate) struct Holder {
     pub(crate) process: Child,
-    /// The values that the process printed: process id of the server, data directory, URL.
+    /// The values that the child process has printed: process id of the server, data directory,
+    /// URL.
     pub(crate) reported: Vec<String>,
     _input: Option<ChildStdin>,
 }
 
 impl Holder {
-    /// Starts the process and waits until its cluster runs.
+    /// Starts the child process and waits until its cluster runs.
     pub(crate) fn start(role: &str, dir: Option<&Path>) -> Self {
         let mut holder = Self::begin(role, dir);
         let lines = BufReader::new(holder.process.stdout.take().unwrap()).lines();
@@ -34,7 +36,7 @@ impl Holder {
         holder
     }
 
-    /// Starts the process without waiting for its cluster.
+    /// Starts the child process without waiting for its cluster.
     pub(crate) fn begin(role: &str, dir: Option<&Path>) -> Self {
         let mut command = command(&std::env::current_exe().unwrap(), role);
         if let Some(dir) = dir {
@@ -57,7 +59,7 @@ impl Holder {
         self.reported[0].parse().unwrap()
     }
 
-    /// Sends SIGKILL: the process cannot run any cleanup.
+    /// Sends SIGKILL to the child process, which therefore cannot run any cleanup.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -71,7 +73,7 @@ impl Drop for Holder {
     }
 }
 
-/// Returns a command that runs this test binary in another process, with the task that `role`
+/// Returns a command that runs this test binary in a child process, with the task that `role`
 /// names.
 pub(crate) fn command(binary: &Path, role: &str) -> Command {
     let mut command = Command::new(binary);
@@ -101,7 +103,7 @@ fn a_child_process_runs_the_task_that_its_environment_variable_names() {
                 cluster.data_dir().display(),
                 cluster.url()
             );
-            // Exit without dropping the cluster, as a test binary does.
+            // The child process exits without a drop of the shared cluster, as a test binary does.
             std::process::exit(0);
         }
         "address" => println!(

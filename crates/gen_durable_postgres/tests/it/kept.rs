@@ -1,4 +1,5 @@
-//! Tests kept clusters: a start reuses, joins or repairs a cluster, or returns an error.
+//! Tests clusters that stay on disk: a start of such a cluster reuses, joins or repairs it, or
+//! returns an error.
 
 use std::fs;
 
@@ -65,8 +66,9 @@ fn concurrent_starts_of_a_kept_cluster_in_one_directory_share_one_server() {
     );
 }
 
-/// The process id in a stale pid file may now belong to another program, even to the server of
-/// another cluster.
+/// A server that crashed leaves its file `postmaster.pid`. The process id in this file may now
+/// belong to another program, even to the server of another cluster, and a start must not join that
+/// server.
 #[test]
 fn a_kept_cluster_starts_although_its_pid_file_names_another_process() {
     let other = Cluster::temporary().unwrap();

@@ -1,5 +1,5 @@
-//! The tests kill the process that owns a cluster, so that the owner cannot clean up. The server
-//! must not outlive the owner.
+//! The tests kill the process that owns a cluster, so that the owner cannot clean up. The server of
+//! the cluster must not outlive the owner.
 
 use std::fs;
 use std::path::Path;
@@ -41,22 +41,24 @@ fn a_kept_cluster_starts_again_with_its_data_after_its_owner_process_is_killed()
     ask(&holder.reported[2], "create table kept as select 7 as n");
     let pid = holder.server_pid();
     holder.kill();
-    // Start immediately: the old server may still be shutting down. The start must wait until the
-    // old server has ended and must not join it.
+    // The test starts the cluster immediately after it has killed the owner, while the old server
+    // may still be shutting down. The start must wait until the old server has ended and must not
+    // join it.
     let cluster = Cluster::kept(dir.path()).unwrap();
     assert!(!cluster.is_joined());
     assert!(!lives(pid));
     assert_eq!(ask(&cluster.url(), "select n from kept"), "7");
 }
 
-/// The server of an owner that has ended is about to stop, even if it is still ready. A process
-/// that joined this server would lose it soon after.
+/// After its owner process has ended, a server is about to stop, even if it still accepts
+/// connections. A process that joined this server would lose it soon after.
 #[test]
 fn a_start_does_not_join_a_running_server_after_its_owner_process_has_ended() {
     let dir = Dir::new("dying");
     let mut holder = Holder::start("kept", Some(dir.path()));
     let pid = holder.server_pid();
-    // Without its watcher, the server keeps running until the test stops it.
+    // The test kills the watcher script of the server, so that the server keeps running until the
+    // test stops it.
     let Some(group) = group_of(pid) else { return };
     let watchers = fs::read_dir("/proc")
         .unwrap()
@@ -75,8 +77,9 @@ fn a_start_does_not_join_a_running_server_after_its_owner_process_has_ended() {
     assert!(!Cluster::kept(dir.path()).unwrap().is_joined());
 }
 
-/// If the owner is killed while the server is stopped (SIGSTOP), the kernel sends SIGHUP to the
-/// server's process group. The watcher must survive this SIGHUP.
+/// If the owner process is killed while the server is stopped by SIGSTOP, the kernel sends SIGHUP
+/// to the process group of the server. The watcher script in this group must survive the SIGHUP, so
+/// that it can end the server.
 #[test]
 fn a_server_that_was_under_sigstop_ends_after_its_owner_process_is_killed() {
     let mut holder = Holder::start("temporary", None);

@@ -1,5 +1,5 @@
-//! Tests the guarantees of the crate on real servers. All tests are in one binary, so that the
-//! crate is linked once.
+//! Tests the guarantees of the crate `gen_durable_postgres` on real Postgres servers. All tests are
+//! in one binary, so that the crate is linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod child;
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A directory that is removed at the end of the test.
+/// A directory of one test. The drop of this value removes the directory at the end of the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -38,7 +38,7 @@ impl Drop for Dir {
     }
 }
 
-/// Runs a query and returns the first column of the first row as text.
+/// Runs a query on the server at `url` and returns the first column of the first row as text.
 fn ask(url: &str, query: &str) -> String {
     try_ask(url, query).unwrap()
 }
@@ -62,12 +62,13 @@ fn try_ask(url: &str, query: &str) -> Result<String, tokio_postgres::Error> {
     })
 }
 
-/// Returns whether a process with this id exists, including a zombie that was not waited for.
+/// Returns whether a process with this id exists. A zombie, for which its parent has not waited,
+/// counts as existing.
 fn lives(pid: u32) -> bool {
     send(pid, "0")
 }
 
-/// Sends a signal with the `kill` of the shell.
+/// Sends a signal to a process with the command `kill`. Returns whether the command succeeded.
 fn send(pid: u32, signal: &str) -> bool {
     Command::new("sh")
         .args(["-c", &format!("kill -s {signal} {pid} 2>/dev/null")])
@@ -87,7 +88,7 @@ fn group_of(pid: u32) -> Option<u32> {
         .ok()
 }
 
-/// Waits until a condition is true. Panics with its description after a timeout.
+/// Waits until `condition` returns true. Panics with the description `what` after a timeout.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {

@@ -55,7 +55,8 @@ fn a_crashed_cluster_restarts_with_its_committed_data() {
 }
 
 /// A session process of a killed server may keep running for a while. A second server on the same
-/// data would corrupt the data, so the start waits until the session process has ended.
+/// data directory would corrupt the data, so the start of a server waits until the session process
+/// has ended.
 #[test]
 fn a_killed_server_restarts_only_after_its_last_session_has_ended() {
     let mut cluster = Options::new()
@@ -70,7 +71,8 @@ fn a_killed_server_restarts_only_after_its_last_session_has_ended() {
     let sleeping = "select pid from pg_stat_activity where wait_event = 'PgSleep'";
     wait_until("a session sleeps", || !ask(&url, sleeping).is_empty());
     let session: u32 = ask(&url, sleeping).parse().unwrap();
-    // A process under SIGSTOP does not notice that its server has ended.
+    // The test stops the session process with SIGSTOP, so that the session process does not notice
+    // the end of its server and keeps running.
     assert!(send(session, "STOP"));
     let pid = cluster.pid();
     assert!(send(pid, "KILL"));
@@ -145,7 +147,8 @@ fn tests_of_one_process_share_a_cluster() {
 #[test]
 fn the_postgres_server_runs_in_another_process_group_than_its_owner() {
     let cluster = Cluster::temporary().unwrap();
-    // Ctrl-C in a terminal signals a whole process group, so the server must be in another group.
+    // Ctrl-C in a terminal signals a whole process group, so the server must be in another process
+    // group than the test.
     if let Some(own) = group_of(std::process::id()) {
         assert_ne!(group_of(cluster.pid()).unwrap(), own);
     }
@@ -162,8 +165,8 @@ fn a_start_removes_a_temporary_cluster_directory_only_after_its_owner_has_ended(
     File::create(abandoned.join("server.log")).unwrap();
     let owner = File::create(owned.join("owner")).unwrap();
     owner.lock().unwrap();
-    // Create the owner file last, because concurrent tests also remove directories without a live
-    // owner.
+    // The test creates the owner file last, because concurrent tests remove every directory that
+    // has an unlocked owner file.
     File::create(abandoned.join("owner")).unwrap();
     drop(Cluster::temporary().unwrap());
     assert!(!abandoned.exists(), "its owner has ended");

@@ -1,5 +1,5 @@
-//! Tests that root runs the server as another account, and that an unprivileged user runs it as
-//! itself.
+//! Tests that a process of root runs the server under another account, and that a process of an
+//! unprivileged user runs the server under the account of that user.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -10,7 +10,8 @@ use gen_durable_postgres::{Cluster, default_dir};
 
 use super::{Dir, ask, child, lives};
 
-/// Returns the ids of the account `nobody` if the test runs as root, which can switch to it.
+/// Returns the user id and group id of the account `nobody` if the test runs as root. Only root can
+/// start a process under another account.
 fn nobody() -> Option<(u32, u32)> {
     let dir = Dir::new("probe");
     if fs::metadata(dir.path()).unwrap().uid() != 0 {
@@ -73,7 +74,8 @@ fn an_unprivileged_user_runs_temporary_and_kept_clusters_under_the_same_account(
     let Some((uid, gid)) = nobody() else {
         return as_an_ordinary_user();
     };
-    // The test binary may be in a directory that `nobody` cannot enter, so run a copy.
+    // The test runs a copy of the test binary, because the binary may be in a directory that
+    // `nobody` cannot enter.
     let home = Dir::new("home");
     let binary = home.path().join("it");
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
@@ -94,7 +96,8 @@ fn an_unprivileged_user_runs_temporary_and_kept_clusters_under_the_same_account(
     );
 }
 
-/// Starts temporary and kept clusters in a process that does not run as root.
+/// Starts a temporary cluster and a cluster that stays on disk, in a process that does not run as
+/// root.
 pub(crate) fn as_an_ordinary_user() {
     let mut cluster = Cluster::temporary().unwrap();
     let (pid, base) = (

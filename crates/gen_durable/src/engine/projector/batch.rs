@@ -1,10 +1,10 @@
-//! Functions over a batch of events: find gaps, measure its size, and compute the running hash of
-//! applied events.
+//! Functions over a batch of events: find gaps, measure the size of the batch, and compute the
+//! running hash of applied events.
 
 use crate::store::projections::LogRow;
 
-/// Returns an error text if events are missing between the cursor and the end of the batch. The
-/// cursor of a scope never moves past missing events.
+/// Returns an error text if events are missing between the cursor of the scope and the end of the
+/// batch. The cursor never moves past missing events.
 pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
     let mut expected = position;
     events.iter().find_map(|row| {

@@ -15,8 +15,8 @@ use crate::store::{
     runs,
 };
 
-/// A poll also reads the events that arrived up to this long before the last poll, because
-/// transactions do not commit in the order of arrival numbers.
+/// A poll of the event logs begins with the events that arrived this long before the last poll,
+/// because transactions do not commit in the order of arrival numbers.
 const ARRIVAL_LAG: Duration = Duration::from_millis(100);
 /// Number of tenants in one page of the pass over all tenants, so that the cost of one query does
 /// not depend on the number of tenants.
@@ -28,19 +28,21 @@ const WALK_PAUSE_MIN: Duration = Duration::from_millis(100);
 const WALK_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Pause after the pass over all tenants has reached the last tenant.
 const WALK_IDLE: Duration = Duration::from_millis(500);
-/// Maximum number of old events deleted in one statement.
+/// Maximum number of old events that the projector deletes in one statement.
 const TRIM_BATCH: i32 = 1_000;
-/// Maximum number of finished runs, and of resolved failures, deleted in one statement.
+/// Maximum number of finished runs, and of resolved failures, that the projector deletes in one
+/// statement.
 const COLLECT_BATCH: i32 = 1_000;
 
 /// How far the logs have been read, and the tenants with events that have no position yet.
 pub(super) struct Discovery {
     projector: Arc<Projector>,
     since: Looked,
-    /// The arrival numbers that recent polls have read, with the time of each poll. The next poll
-    /// begins at the number that was read `ARRIVAL_LAG` ago.
+    /// The arrival numbers of events that recent polls have read, with the time of each poll. The
+    /// next poll begins at the number that a poll read `ARRIVAL_LAG` ago.
     seen: VecDeque<(Instant, i64)>,
-    /// Tenants with events that have no position yet, because the tenant's log head was locked.
+    /// Tenants with events that have no log position yet, because another transaction has locked
+    /// the tenant's row in `event_heads`.
     waiting: HashSet<String>,
     /// How long the last page of the pass over all tenants took.
     page_took: Duration,
@@ -61,8 +63,8 @@ impl Discovery {
         !self.waiting.is_empty()
     }
 
-    /// Returns the tenants with logs that have grown since the last poll. A failure of the poll
-    /// counts as an outage, and the next poll begins at the same arrival number.
+    /// Returns the tenants with logs that have grown since the last poll. A failed poll counts as
+    /// an outage of the database, and the next poll begins at the same arrival number.
     pub(super) async fn poll(&mut self) -> BTreeMap<String, i64> {
         let mut since = self.since.clone();
         if self.projector.readers.is_empty() {
@@ -118,7 +120,7 @@ impl Discovery {
 
     /// Assigns log positions to all events that have none. Returns the scopes that are due for a
     /// retry, and the scopes among the next page of tenants that are behind their log. With `all`,
-    /// it reads all tenants at once.
+    /// the function reads all tenants at once.
     pub(super) async fn sweep(&mut self, all: bool) -> Behind {
         let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
         let since = Looked {
@@ -161,7 +163,7 @@ impl Discovery {
     }
 
     /// Deletes old events that all projections have read, for the next page of tenants. Returns
-    /// whether there may be more.
+    /// whether there may be more events to delete.
     pub(super) async fn trim(&mut self, retention: Option<Duration>, every: Duration) -> bool {
         let Some(retention) = retention else {
             return false;
@@ -187,8 +189,8 @@ impl Discovery {
         })
     }
 
-    /// Deletes a batch of finished runs and resolved failures after the end of their retention.
-    /// Returns whether there may be more.
+    /// Deletes a batch of finished runs and resolved failures of projections after the end of their
+    /// retention. Returns whether there may be more of them.
     pub(super) async fn collect(&mut self, retention: Option<Duration>) -> bool {
         let Some(retention) = retention else {
             return false;

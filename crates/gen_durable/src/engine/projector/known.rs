@@ -1,6 +1,6 @@
 //! Remembers the recent state of scopes, so that a repeated hint about the same event starts no
-//! batch. The memory is only a cache: if a scope is forgotten, the cost is one batch that finds
-//! nothing. (A scope is a projection over the log of one tenant.)
+//! batch. The memory is only a cache: if the projector forgets a scope, the cost is one batch that
+//! finds no new events. (A scope is a projection over the log of one tenant.)
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 
 use super::{Key, project};
 
-/// A scope is remembered for this long after its last batch. Polls report the same event
+/// The projector remembers a scope for this long after its last batch. Polls report the same event
 /// repeatedly, but only for a fraction of that time.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 

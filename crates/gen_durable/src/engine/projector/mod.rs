@@ -33,15 +33,15 @@ use crate::{
     wake::LogWake,
 };
 
-/// The projector polls fast until `BUSY_FOR` after the last new event. It then slows down in
-/// stages, as the picker does.
+/// The projector polls the event logs fast until `BUSY_FOR` after the last new event. After that it
+/// polls less often, in stages, as the picker does.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 const CALM_AFTER: Duration = Duration::from_secs(30);
 const CALM_POLL: Duration = Duration::from_millis(50);
 const QUIET_AFTER: Duration = Duration::from_secs(60);
 const QUIET_POLL: Duration = Duration::from_millis(250);
-/// A sweep reads the index of events without a position from the beginning. Sweeps use at most one
-/// part in `SWEEP_SHARE` of the time, with intervals within these bounds.
+/// A sweep of the projector reads the index of events without a log position from the beginning.
+/// Sweeps use at most one part in `SWEEP_SHARE` of the time, with intervals within these bounds.
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(500);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
@@ -58,11 +58,13 @@ enum Key {
     Run(i64),
 }
 
-/// The state of a unit of work that has a batch scheduled or under way.
+/// The state of a unit of work (a scope, a parked event or a run) that has a batch scheduled or
+/// under way.
 #[derive(Debug)]
 struct Entry {
     limit: i32,
-    /// The highest log position that a hint or a poll reported while a batch was under way.
+    /// The highest log position that a hint or a poll reported while a batch of this unit was under
+    /// way.
     again: i64,
     under_way: bool,
     run: Option<Due>,
@@ -72,9 +74,9 @@ struct Schedule {
     projector: Arc<Projector>,
     entries: HashMap<Key, Entry>,
     known: Known,
-    /// Units of work that can start their batch now, in order.
+    /// Units of work (scopes, parked events, runs) that can start their batch now, in order.
     ready: VecDeque<Key>,
-    /// Units of work that start their batch at a later time.
+    /// Units of work (scopes, parked events, runs) that start their batch at a later time.
     later: Vec<(Instant, Key)>,
     running: usize,
     batches_max: usize,
@@ -83,7 +85,7 @@ struct Schedule {
     offered: bool,
 }
 
-/// Assigns log positions and runs projections until the engine drains.
+/// Assigns log positions and runs projections until the shutdown of the engine begins.
 pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Arc<LogWake>) {
     let (report, mut reports) = mpsc::unbounded_channel();
     let mut discovery = Discovery::new(projector.clone());
@@ -186,8 +188,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
         }
     }
     drop(report);
-    // The loop waits until the batches that are under way have ended, or until the shutdown aborts
-    // them at its deadline.
+    // The projector waits until the batches that are under way have ended, or until the shutdown of
+    // the engine aborts them at its deadline.
     while schedule.running > 0 {
         match reports.recv().await {
             Some((key, ended)) => schedule.ended(key, ended),
@@ -196,8 +198,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
     }
 }
 
-/// Returns the delay of the next poll: short for a while after an event was recorded, then longer
-/// and longer.
+/// Returns the delay before the projector's next poll: short for a while after an event was
+/// recorded, then longer and longer.
 fn pace(settings: &Settings, news_at: Option<Instant>, no_readers: bool) -> Duration {
     let pause = match news_at.map(|at| at.elapsed()) {
         Some(idle) if idle < BUSY_FOR => settings.busy_poll,
@@ -209,8 +211,8 @@ fn pace(settings: &Settings, news_at: Option<Instant>, no_readers: bool) -> Dura
     pause.clamp(settings.busy_poll, settings.idle_poll)
 }
 
-/// The outcome of a batch, the maximum number of events of the next batch, and the position of the
-/// cursor.
+/// The outcome of a projection batch, the maximum number of events of the next batch, and the
+/// position of the scope's cursor.
 type Ended = (BatchOutcome, i32, i64);
 type Work = futures_util::future::BoxFuture<'static, Ended>;
 
@@ -245,7 +247,8 @@ impl Schedule {
             .position(|reader| reader.name() == projection)
     }
 
-    /// Schedules a batch of a unit of work, unless one is already scheduled.
+    /// Schedules a batch of a unit of work (a scope, a parked event or a run), unless a batch of it
+    /// is already scheduled.
     fn wanted(&mut self, key: Key, position: i64, run: Option<Due>) {
         match self.entries.get_mut(&key) {
             // A batch that has not begun will read the new events anyway.
@@ -267,8 +270,8 @@ impl Schedule {
         }
     }
 
-    /// Makes a scope that waits for a later batch due now, because its row says that it can
-    /// continue, for example after an operator resumed it.
+    /// Makes a scope that waits for a later batch due now, because the row of the scope says that
+    /// the scope can continue, for example after an operator resumed it.
     fn make_due(&mut self, key: &Key) {
         let now = Instant::now();
         self.later
@@ -300,13 +303,13 @@ impl Schedule {
         let again = std::mem::take(&mut entry.again);
         match outcome {
             BatchOutcome::More => self.ready.push_back(key),
-            // New events were reported while the batch was under way: the batch may have read the
-            // log before these events were added.
+            // A hint or a poll reported new events while the batch was under way: the batch may
+            // have read the log before these events were added.
             BatchOutcome::Idle if again > position && matches!(key, Key::Scope(..)) => {
                 self.ready.push_back(key)
             }
-            // Another worker moved the cursor a moment ago. If that worker crashes, this process
-            // continues when the other worker no longer owns the scope.
+            // Another worker moved the cursor of the scope a moment ago. If that worker crashes,
+            // this process continues with the scope when the other worker no longer owns it.
             BatchOutcome::Theirs if matches!(key, Key::Scope(..)) => {
                 self.later.push((Instant::now() + project::OWNED, key))
             }
@@ -315,7 +318,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the next batch, if one is ready and a connection is free.
+    /// Returns the next projection batch, if one is ready and a connection is free.
     fn next(&mut self) -> Option<(Key, Work)> {
         if self.running >= self.batches_max {
             return None;

@@ -1,5 +1,6 @@
-//! Runs one batch of one scope: applies events and moves the cursor, in one transaction. It starts
-//! no task and no timer, so that live projections, runs and tests can all use it.
+//! Runs one batch of one scope: applies events and moves the cursor of the scope, in one
+//! transaction. This module starts no task and no timer, so that the projector, runs and tests can
+//! all use it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,16 +31,16 @@ pub(crate) const BATCH_BYTES_MAX: i64 = 8 * 1024 * 1024;
 /// After a worker has moved the cursor of a scope, the worker owns the scope for this long, and
 /// other workers do not project it.
 pub(crate) const OWNED: Duration = Duration::from_secs(2);
-/// Delay before the next attempt if another transaction has locked the row of the scope. That
-/// transaction is a batch, or the swap at the end of a rebuild; the delay is short, so that a swap
-/// hardly delays live batches.
+/// Delay before the next attempt of a batch if another transaction has locked the row of the scope.
+/// That transaction is another batch, or the swap at the end of a rebuild; the delay is short, so
+/// that a swap hardly delays the batches that workers apply to the scope.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 /// How long the rollback of a projection's transaction may take.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(1);
-/// Delay before the next batch after an outage.
+/// Delay before the next batch of a scope after an outage of the database.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
-/// Delay before the next batch after the server has refused one of the engine's statements, because
-/// the schema or the privileges are wrong.
+/// Delay before the next batch of a scope after the server has refused one of the engine's
+/// statements, because the schema or the privileges are wrong.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// After a batch met an outage, the number of events of the next batch is divided by this factor.
 const SHRINK: i32 = 8;
@@ -61,21 +62,21 @@ pub(crate) struct Projector {
     pub(crate) readers: Vec<Arc<dyn Reader>>,
     pub(crate) batch: i32,
     pub(crate) timeout: Duration,
-    /// The permits for connections of batches: one connection per batch under way, in addition to
-    /// the connections of steps and callers.
+    /// The permits for connections of projection batches: one connection per batch under way, in
+    /// addition to the connections of steps and callers.
     permits: Arc<Semaphore>,
 }
 
 /// The outcome of a projection batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
-    /// There may be more events: run the next batch at once.
+    /// The log may have more events for the scope: run the next batch at once.
     More,
     /// The scope has applied all events of its log.
     Idle,
-    /// Run the next batch after this delay.
+    /// Run the next batch of the scope after this delay.
     Wait(Duration),
-    /// Another worker owns the scope.
+    /// Another worker owns the scope: run no batch now.
     Theirs,
 }
 
@@ -135,9 +136,9 @@ impl Projector {
         reader.policy().timeout.unwrap_or(self.timeout)
     }
 
-    /// Runs one batch of one scope. After a failure, `limit` becomes one event, so that the event
-    /// that fails is found, and it grows again later. Also returns the last known position of the
-    /// cursor.
+    /// Runs one batch of one scope. After a failure, `limit` becomes one event, so that the
+    /// projector finds the event that fails. `limit` grows after later batches. Returns also the
+    /// last known position of the scope's cursor.
     pub(crate) async fn project_batch(
         &self,
         reader: &Arc<dyn Reader>,
@@ -203,8 +204,9 @@ impl Projector {
                     new,
                     applied: running_hash(opened.applied, &opened.events),
                 };
-                // An error of `apply` may appear only when the batch is closed: a failed statement
-                // for which `apply` returned no error, or a constraint that is checked at COMMIT.
+                // An error of `apply` may appear only when the projector closes the batch: a failed
+                // statement for which `apply` returned no error, or a constraint that Postgres
+                // checks at COMMIT.
                 match self.close(reader, tenant, tx, cursor).await {
                     Ok(true) => *reached = new,
                     Ok(false) => return Ok(BatchOutcome::Theirs),
@@ -348,8 +350,8 @@ impl Projector {
         Ok(BatchOutcome::Wait(LONG_PAUSE))
     }
 
-    /// Records all scopes that need a rebuild by this build. The projector calls it once at the
-    /// start; `outdated` records a scope again when a batch meets it.
+    /// Records all scopes that need a rebuild by this build. The projector calls this function once
+    /// at the start; `outdated` records a scope when a batch finds rows of an older version.
     pub(crate) async fn offer_all(&self) -> Result<(), Fault> {
         let offering = self
             .readers
@@ -456,7 +458,7 @@ impl Projector {
         })
     }
 
-    /// Applies one parked event again, in a transaction of its own.
+    /// Applies one parked event of a scope again, in a transaction of its own.
     pub(crate) async fn redrive(
         &self,
         reader: &Arc<dyn Reader>,
@@ -540,8 +542,8 @@ impl Projector {
         .map(|()| BatchOutcome::Idle)
     }
 
-    /// Marks the failure of a parked event as resolved and commits. If the event is not parked any
-    /// more, it does not commit.
+    /// Marks the failure of a parked event as resolved and commits. Does not commit if the event is
+    /// not parked any more.
     async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), ApplyFailure> {
         match projections::redriven(&mut tx, &self.target, key).await {
             Ok(parked) => tx
@@ -569,7 +571,8 @@ impl Projector {
 }
 
 /// Rolls back the transaction of user code, so that its locks are released before the engine
-/// continues. If the server does not reply in time, the connection is closed and not used again.
+/// continues. If the server does not reply in time, the engine closes the connection and does not
+/// use it any more.
 pub(crate) async fn undo(tx: Tx) {
     drop(tokio::time::timeout(UNDO_TIMEOUT, tx.finish("rollback")).await);
 }

@@ -122,20 +122,20 @@ pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Er
 /// Why a transaction of a projection failed after it had begun.
 #[derive(Debug)]
 pub(crate) enum ApplyFailure {
-    /// Another transaction held a lock on a row, or Postgres detected a deadlock. No attempt is
-    /// counted.
+    /// Another transaction held a lock on a row, or Postgres detected a deadlock. The failure
+    /// counts as no attempt of the event.
     Busy(String),
-    /// The server cancelled a statement, lacked memory or disk, or the connection broke. The batch
-    /// is retried with fewer events. If a batch of a single event meets an outage repeatedly, the
-    /// outage counts as a failure of that event.
+    /// The server cancelled a statement, lacked memory or disk, or the connection broke. The
+    /// projector retries the batch with fewer events. If a batch of a single event meets an outage
+    /// repeatedly, the outage counts as a failure of that event.
     Outage { message: String, lost: bool },
     /// The projection's own code failed.
     Failed { message: String, fatal: bool },
 }
 
 impl ApplyFailure {
-    /// Converts a fault of one of the engine's statements in the same transaction, or of its
-    /// COMMIT: both can report an error that `apply` caused.
+    /// Converts a fault of one of the engine's statements in the transaction of a projection, or of
+    /// the COMMIT of that transaction: both can report an error that `apply` caused.
     pub(crate) fn of(fault: Fault) -> ApplyFailure {
         let message = storable(fault.message());
         match fault {
@@ -185,7 +185,7 @@ impl ApplyFailure {
     }
 }
 
-/// Runs user code with a timeout, and catches its panics.
+/// Runs the user's code of a projection with a timeout, and catches its panics.
 pub(crate) async fn guarded<T>(
     timeout: Duration,
     code: impl Future<Output = Result<T, StepError>>,

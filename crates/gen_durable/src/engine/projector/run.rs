@@ -23,13 +23,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// The outcome of a batch of a run.
 enum Filled {
-    /// The run has advanced.
+    /// The batch has moved the run to a later log position.
     On,
-    /// The run has applied all events of its current phase.
+    /// The run has applied all events up to the log position at which it has to end.
     Full(Standing),
-    /// The run has finished, another worker executes it, or it has just failed.
+    /// The run of the projection has finished, another worker executes it, or it has just failed.
     Over,
-    /// The batch met an outage: try again after this delay.
+    /// The batch of the run met an outage: run the next batch after this delay.
     Wait(Duration),
 }
 
@@ -107,9 +107,10 @@ impl Projector {
         }
     }
 
-    /// Begins a rebuild in place: deletes the rows of the projection and sets the live cursor to
-    /// the beginning, in one transaction. It first records the digest of the current rows, because
-    /// a projection without generations has nothing else to compare the new rows with.
+    /// Begins a rebuild in place: deletes the rows of the projection and sets the cursor of the
+    /// scope to the beginning of the log, in one transaction. The run first records the digest of
+    /// the current rows, because a projection without generations has nothing else to compare the
+    /// new rows with.
     async fn begin_in_place(
         &self,
         reader: &Arc<dyn Reader>,
@@ -118,8 +119,8 @@ impl Projector {
         match self.digest_of_live(reader, due).await? {
             Ok((live, Some(digest))) => self.note_digest(due, digest, live.position).await?,
             Ok((_, None)) => {}
-            // If the digest of the current rows cannot be computed, the rows may be broken, which
-            // is a reason to rebuild them. So the run continues.
+            // If the digest of the projection's current rows cannot be computed, the rows may be
+            // broken, which is a reason to rebuild them. So the run continues.
             Err(trouble) => tracing::warn!(
                 run = due.id,
                 ?trouble,
@@ -145,8 +146,8 @@ impl Projector {
                 return self.outdated_run(due).await;
             }
         };
-        // The rows may be deleted only if they can be restored from the log. If events are missing
-        // in the log, the old rows stay.
+        // The run may delete the rows of the projection only if the log can restore them. If events
+        // are missing in the log, the old rows stay.
         if let Some(gone) = missing(0, run.scope_position, &events) {
             tx.finish("rollback").await?;
             return self
@@ -204,8 +205,8 @@ impl Projector {
         to: Option<i64>,
     ) -> Result<Filled, Fault> {
         let mut tx = self.begin().await?;
-        // A replay writes to the rows that live batches write to, so it locks the scope for this
-        // batch.
+        // A replay writes to the rows of the current generation of the projection, as batches of
+        // workers do, so it locks the row of the scope for this batch.
         let ask = Ask {
             to,
             scope: due.kind == RunKind::Replay,
@@ -279,8 +280,8 @@ impl Projector {
         }
     }
 
-    /// Builds the advance of a run to a position. If no hash of applied events is given, the run
-    /// skips the events.
+    /// Builds the update that moves a run to a log position. If no hash of applied events is given,
+    /// the run skips the events up to that position.
     fn move_of<'a>(
         &'a self,
         due: &Due,
@@ -299,8 +300,8 @@ impl Projector {
         }
     }
 
-    /// Advances the run and commits, or rolls back if the run is not at the position where the
-    /// batch found it.
+    /// Moves the run to its new log position and commits. Rolls back if the run is not at the
+    /// position at which the batch began.
     async fn close_run(&self, mut tx: Tx, advance: &Advance<'_>) -> Result<(), ApplyFailure> {
         match runs::advance(&mut tx, &self.target, advance).await {
             Ok(ours) => tx
@@ -314,10 +315,10 @@ impl Projector {
         }
     }
 
-    /// Skips an event that the live projection has parked or would park, and continues the run. For
-    /// a shadow rebuild, the event is recorded as parked when the rebuilt rows go live. The
-    /// function opens the run again: if the event was the first of the run, the rollback of the
-    /// batch has also undone the changes that opened the run.
+    /// Skips an event that the scope has parked or would park, and continues the run. If the run is
+    /// a shadow rebuild, its swap of generations later records the event as parked. The function
+    /// opens the run a second time: if the event was the first of the run, the rollback of the
+    /// batch has undone the changes that opened the run.
     async fn pass_over(
         &self,
         reader: &Arc<dyn Reader>,
@@ -374,16 +375,17 @@ impl Projector {
         Ok(running_hash(run.applied, events))
     }
 
-    /// Compares the rebuilt rows with the live rows at one position, after the run has caught up.
-    /// Then makes the rebuilt rows live, or records the result of the comparison.
+    /// Compares the rebuilt rows with the rows of the current generation of the projection at one
+    /// log position, after the run has caught up. Then makes the rebuilt rows the current
+    /// generation, or records whether the rows are equal.
     async fn compare(
         &self,
         reader: &Arc<dyn Reader>,
         due: &Due,
         limit: &mut i32,
     ) -> Result<BatchOutcome, Fault> {
-        // The live rows and the live cursor are read in one snapshot, because live batches continue
-        // meanwhile.
+        // One snapshot reads the rows of the current generation and the cursor of the scope,
+        // because workers apply batches to the scope during the comparison.
         let (live, live_digest) = match self.digest_of_live(reader, due).await? {
             Ok(found) => found,
             Err(trouble) => return self.trouble(due, trouble).await,
@@ -397,8 +399,8 @@ impl Projector {
             }
         };
         if run.position != live.position {
-            // Another worker has continued the run, or the live rows were rebuilt in the meantime.
-            // So the comparison begins again.
+            // Another worker has continued the run, or another run has rebuilt the rows of the
+            // current generation. So the run begins the comparison again.
             return Ok(BatchOutcome::Wait(PAUSE));
         }
         let digest = match self.digest_of_run(reader, due, &run).await? {
@@ -431,7 +433,7 @@ impl Projector {
             return self.end(due, error, Some(verdict)).await;
         }
         // Another version of the projection produces other rows on purpose, so a difference between
-        // the rows does not prevent the swap.
+        // the rows does not prevent the swap of the generations.
         let same_version = live.version == i32::from(reader.version());
         if !equal && same_version && !run.force {
             let error = format!("{verdict}: not swapped");
@@ -475,8 +477,8 @@ impl Projector {
         run: &Standing,
     ) -> Result<Result<Option<Digest>, ApplyFailure>, Fault> {
         let mut tx = self.begin().await?;
-        // A digest may take longer than the time for which no other worker may continue the run, so
-        // the digest is computed in one snapshot.
+        // The digest may need more time than the time for which no other worker may continue the
+        // run, so the transaction computes the digest in one snapshot.
         projections::one_snapshot(&mut tx, &self.target).await?;
         if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
             tx.finish("rollback").await?;
@@ -527,10 +529,10 @@ impl Projector {
         .await
     }
 
-    /// Makes the rebuilt rows live. It locks the row of the scope, applies the events that live
-    /// batches have applied in the meantime, and swaps the generations. While more than one batch
-    /// of events is missing, it applies them without the lock, so that live batches are not
-    /// delayed.
+    /// Makes the rebuilt rows the current generation of the projection. It locks the row of the
+    /// scope, applies to the rebuilt rows the events that workers have applied to the scope since
+    /// the comparison, and swaps the generations. While more than one batch of events is missing,
+    /// it applies them without the lock, so that it does not delay the batches of workers.
     async fn swap(
         &self,
         reader: &Arc<dyn Reader>,
@@ -572,8 +574,8 @@ impl Projector {
                             return self.trouble(due, ApplyFailure::of(fault)).await;
                         }
                     }
-                    // The events could not be applied under the lock. The next batches of the run,
-                    // without the lock, find out which event fails.
+                    // The run could not apply the events under the lock of the scope's row. The
+                    // next batches of the run, without the lock, find out which event fails.
                     Err(trouble) => {
                         undo(tx).await;
                         return self.trouble(due, trouble).await;
@@ -609,7 +611,7 @@ impl Projector {
         }
     }
 
-    /// Deletes the rows of a retired generation, which readers no longer use.
+    /// Deletes the rows of a retired generation of the projection, which readers no longer use.
     async fn clear_retired(
         &self,
         reader: &Arc<dyn Reader>,

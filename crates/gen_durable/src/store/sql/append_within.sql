@@ -1,4 +1,4 @@
 -- called by: store::events::within     index: event_heads_pkey, events_log, events_unplaced, event_scans_pkey
--- locks: the log heads of the tenants, in tenant order, until the caller's transaction ends; or
--- none
+-- locks: no log heads ($8 is 'none'): workers assign the log positions of the events after the
+-- caller's transaction has committed
 select pos, arrival_no from gen_durable._append($1, $2, $3, $4, $5, $6, $7, $8)

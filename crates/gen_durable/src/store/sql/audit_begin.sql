@@ -1,6 +1,6 @@
 -- called by: store::audit::begin     index: audit_pkey
--- locks: the row that it inserts, and up to ten of the oldest rows, skipping rows that another
--- transaction holds
+-- locks: the audit row that this statement inserts, and up to ten of the oldest audit rows,
+-- skipping rows that another transaction holds
 -- Inserts a row of the audit log, and deletes those of the ten oldest rows that exceed the maximum
 -- number ($6) or age ($7). Two deletions per insert would be enough to keep the log bounded.
 with made as (

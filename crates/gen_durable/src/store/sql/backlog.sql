@@ -1,7 +1,7 @@
 -- called by: store::pulse::backlog     index: instances_pick (a loose scan over queues and priorities), instances_held
 -- locks: nothing
--- Counts due and later instances by queue. Each count has an upper bound, so that a long backlog
--- costs no more than a short one.
+-- Counts the due and the later instances of each queue. Each count has an upper bound, so that a
+-- long backlog costs no more than a short one.
 with recursive used(queue, priority, place) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
      where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting order by i.queue, i.priority limit 1)

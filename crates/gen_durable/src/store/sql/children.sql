@@ -1,6 +1,6 @@
 -- called by: store::family::children     index: instances_children
 -- locks: nothing
--- Returns children of an instance, the children of its last spawn first.
+-- Returns children of an instance. The children of the instance's last spawn are first.
 select c.id, c.machine, c.step, c.status::text, c.parent_generation, left(c.last_error, 300), c.inserted_at, c.settled_at,
     c.join_generation > 0
 from gen_durable.instances c

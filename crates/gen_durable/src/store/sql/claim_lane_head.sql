@@ -1,9 +1,10 @@
 -- called by: store::lease::claim_lane_head     index: instances_pkey
--- locks: instances by id, in order, skipping rows that another transaction holds: their step result
--- is probably being committed
+-- locks: instances by id, in order, skipping rows that another transaction holds, because that
+-- transaction is probably committing the step result of the instance
 -- Claims instances that this worker has run for a while as heads of its lanes, without a claim, so
--- that operators see them as executing. The claim epoch stays, so that the worker can still commit
--- the step. Returns the ids that need no further try: claimed now, or no longer run by this worker.
+-- that operators see the instances as executing. The claim epoch stays, so that the worker can
+-- still commit the step. Returns the ids that need no further try: instances that this statement
+-- claimed, and instances that this worker no longer runs.
 with free as materialized (
     select i.id, i.claim_epoch, i.status from gen_durable.instances i
     where i.id = any ($1)

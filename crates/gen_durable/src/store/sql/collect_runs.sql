@@ -1,7 +1,8 @@
 -- called by: store::runs::collect     index: projection_runs_finished, projection_runs_pkey, projection_failures_resolved, projection_failures_pkey
--- locks: the rows that it deletes, skipping rows that another transaction holds
+-- locks: the runs and failures that this statement deletes, skipping rows that another transaction
+-- holds
 -- Deletes finished runs that have no retired rows left to delete, and resolved failures of
--- projections, if they ended more than $1 seconds ago: up to $2 of each.
+-- projections, if the runs and failures ended more than $1 seconds ago: up to $2 of each.
 with old_runs as materialized (
     select r.id from gen_durable.projection_runs r
     where r.finished_at < gen_durable.clock() - make_interval(secs => $1) and r.retired is null

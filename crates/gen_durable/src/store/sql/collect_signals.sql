@@ -1,8 +1,8 @@
 -- called by: store::collect::collect_signals     index: signals_consumed, signals_pkey
 -- locks: consumed signals in the order of their consumption, skipping rows that another transaction
 -- holds
--- Deletes consumed signals after their retention. The scan begins where the last batch ended,
--- because the front of the index is full of dead entries of deleted rows.
+-- Deletes consumed signals after their retention. The scan begins at the consumption time where the
+-- last batch ended, because the front of the index is full of dead entries of deleted signals.
 with old as materialized (
     select s.id, s.consumed_at
     from gen_durable.signals s

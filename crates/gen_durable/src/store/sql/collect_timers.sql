@@ -1,7 +1,7 @@
 -- called by: store::timer::collect     index: timers_ended, timers_pkey
 -- locks: ended timers in the order of their end, skipping rows that another transaction holds
--- Deletes ended timers after their retention. The scan begins where the last batch ended, because
--- the front of the index is full of dead entries of deleted rows.
+-- Deletes ended timers after their retention. The scan begins at the end time where the last batch
+-- ended, because the front of the index is full of dead entries of deleted timers.
 with old as materialized (
     select t.id, t.ended_at
     from gen_durable.timers t

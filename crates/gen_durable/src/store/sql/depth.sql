@@ -1,8 +1,8 @@
 -- called by: store::queue::depth     index: instances_pick
 -- locks: nothing
 -- Counts the due instances of a queue up to an upper bound: a metric must not cost more when the
--- backlog grows. Reads one index range per priority in use, so that it does not read instances that
--- are due later.
+-- backlog grows. Reads one index range per priority in use, so that the statement does not read
+-- instances that are due later.
 select count(*) from (
     select from unnest($2::smallint[]) as used(priority)
     cross join lateral (

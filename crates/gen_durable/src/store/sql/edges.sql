@@ -1,6 +1,7 @@
 -- called by: store::flow::Inspect::edges     index: history_pkey, backwards; instances_pkey
 -- locks: nothing
--- Counts the transitions between steps by machine, in the $1 history rows of the newest instances.
+-- Counts the transitions between steps by machine, in the last $1 history rows of the newest
+-- instances.
 select looked.machine, looked.outcome, looked.from_step, looked.to_step, count(*), avg(looked.took_seconds)::float8, max(looked.at)
 from (
     select t.outcome, t.from_step, t.to_step, t.took_seconds, t.at,

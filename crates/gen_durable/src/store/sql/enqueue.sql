@@ -1,9 +1,9 @@
 -- called by: store::enqueue     index: none (it inserts into instances_pkey and instances_pick)
 -- locks: no existing rows
 -- Inserts instances without a key, a lane or a partition. An array may be empty if every value is
--- the default. A due time in the past becomes now: a row must not appear before the point up to
--- which pickers have already read. Sets synchronous_commit for this transaction if it is off for
--- the role or the database, so that an acknowledged row is durable.
+-- the default. A due time in the past becomes now: a new instance must not appear before the point
+-- up to which pickers have already read the index. Sets `synchronous_commit` for this transaction
+-- if the role or the database has it off, so that an acknowledged instance is durable.
 with durable as materialized (
     select case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end
 )

@@ -2,15 +2,15 @@
 -- locks: nothing
 -- Returns the expired workers that have had the chance to renew their lease: an outage of the
 -- database ends the lease of every worker. Returns none until Postgres has been up for the duration
--- of one lease. After that, one of two conditions must hold. Either the asking worker's own lease
--- has been valid without a gap for the duration of one lease: then the asking worker has been in
--- contact with the database since before the other lease ended, or for as long after an outage. Or,
--- if the asking worker is younger, all workers together have been in contact for the duration of
--- one lease since the expired worker's lease ended. So workers still reap if every worker crashes
--- before it is one lease old: the row of a crashed worker stays until it is reaped, and records
--- when that worker was in contact. A contact counts for a sixth of a lease beyond its last renewal.
--- The second condition ignores workers with a longer lease than the asking worker, because an
--- outage may be shorter than such a lease.
+-- of one lease. After that, one of two conditions must hold. First: the asking worker's own lease
+-- has been valid without a gap for the duration of one lease. Then the asking worker has been in
+-- contact with the database since before the other lease ended, or for as long after an outage.
+-- Second, if the asking worker is younger: all workers together have been in contact for the
+-- duration of one lease since the expired worker's lease ended. So workers still reap if every
+-- worker crashes before it is one lease old: the row of a crashed worker stays until another worker
+-- reaps its claims, and records when the crashed worker was in contact. A contact counts for a
+-- sixth of a lease beyond the last renewal. The second condition ignores workers with a longer
+-- lease than the asking worker, because an outage may be shorter than such a lease.
 with me as materialized (
     select w.started_at from gen_durable.workers w
     where w.id = $2::text::uuid and w.lease_expires_at >= statement_timestamp()

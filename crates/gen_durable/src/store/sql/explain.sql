@@ -1,8 +1,8 @@
 -- called by: store::explain::facts     index: instances_pkey, queues_pkey, workers_pkey, lanes_pkey, instances_pick
 -- locks: nothing
 -- Evaluates the conditions of the picker for the given instances: does a worker serve the queue, is
--- the queue not paused, is the instance due, can a worker of that queue run its step, and, with $2,
--- how many instances the picker claims before it (counted up to 10,001).
+-- the queue not paused, is the instance due, can a worker of that queue run the instance's step,
+-- and, with $2, how many instances the picker claims before the instance (counted up to 10,001).
 select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
     (select count(*) from gen_durable.workers w
      where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)),
@@ -23,7 +23,7 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
        and i.machine || '/' || i.machine_version = any (w.machines))
 from gen_durable.instances i
 left join gen_durable.queues q on q.name = i.queue and q.paused_at is not null
--- Whether the lane of the instance has a lane worker, which runs the head without a claim.
+-- Joins the lane of a queued instance. The lane worker of the lane runs the head without a claim.
 left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key and i.in_lane and i.status = 'queued'
 left join gen_durable.workers h on h.id = coalesce(i.locked_by, l.worker_id)
 where i.id = any ($1::bigint[])

@@ -1,7 +1,7 @@
 -- called by: store::pulse::failure_groups     index: instances_aside
 -- locks: nothing
--- Groups the errors of failed and stuck instances by machine, step and text, from the newest $1 of
--- each status.
+-- Groups the errors of failed and stuck instances by machine, step and text. Reads the newest $1
+-- failed and the newest $1 stuck instances.
 select looked.machine, looked.step, looked.status::text, looked.error, count(*), min(looked.updated_at), max(looked.updated_at), max(looked.id)
 from (
     (select i.id, i.machine, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i

@@ -1,7 +1,7 @@
 -- called by: store::oversight::Inspect::projection_failures     index: projection_failures_left, events_log
 -- locks: nothing
--- Returns a page of open failures in the order of projection, tenant and position: of all scopes,
--- of one projection, or of one scope.
+-- Returns a page of unresolved failures of projections in the order of projection, tenant and
+-- position: of all scopes, of one projection, or of one scope.
 with page as materialized (
     (select f.* from gen_durable.projection_failures f
      where $1::text is null and f.resolved_at is null and (f.projection, f.tenant, f.position) > ($3, $4, $5)

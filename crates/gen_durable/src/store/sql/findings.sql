@@ -1,4 +1,4 @@
--- called by: store::timer::attention     index: instances_blocked, timers_due, instances_deadlines, schedules_pkey
+-- called by: store::timer::findings     index: instances_blocked, timers_due, instances_deadlines, schedules_pkey
 -- locks: nothing
 -- Counts problems that an operator should handle: blocked lanes; timers and deadlines that are
 -- overdue by more than $1 seconds; paused schedules; and schedules that no live worker has

@@ -1,8 +1,8 @@
 -- called by: store::pulse::finished     index: instances_settled, backwards (a loose scan over queues and statuses)
 -- locks: nothing
 -- Counts recently settled instances by second, machine, status and duration. Durations are in
--- histogram buckets, with four buckets for each doubling of a millisecond. The number of rows read
--- is bounded, so of a busy second only a sample is counted.
+-- histogram buckets, with four buckets for each doubling of a millisecond. The statement reads a
+-- bounded number of rows, so it counts only a sample of a busy second.
 with recursive ranges(queue, status) as (
     (select i.queue, i.status from gen_durable.instances i
      where i.settled_at is not null order by i.queue desc, i.status desc limit 1)

@@ -1,10 +1,10 @@
 -- called by: store::lease::grant_missing_leases     index: instances_held, one probe per holder; workers_pkey
 -- locks: no existing rows
--- Inserts a row of `workers` for every worker that has claims and no row, and returns the ids. A
--- claim can be committed after the row of its worker was deleted (the statement was under way while
--- the process was suspended). If that process then crashes, the reaper would not find its claims
--- without a row. If the process is alive, it renews the lease of the inserted row; if it has
--- crashed, the lease expires and the reaper finds the row.
+-- Inserts a row of `workers` for every worker that has claims and no row, and returns the ids of
+-- these workers. A claim can commit after the row of its worker was deleted: the pick was under way
+-- while the process was suspended. If that process then crashes, the reaper cannot find its claims
+-- without a row. If the process is alive, the process renews the lease of the inserted row; if it
+-- has crashed, the lease expires and the reaper finds the row.
 with recursive holder(id) as (
     (select i.locked_by from gen_durable.instances i
      where i.locked_by is not null

@@ -1,8 +1,8 @@
 -- called by: store::migrate::grant     index: none
 -- locks: the catalog rows of the granted objects
 -- Grants rights to two roles. The owner of the schema runs migrations. The runtime role runs steps
--- and calls functions: it can write rows and cannot define objects. The reader role can only read.
--- Run these grants again after every migration.
+-- and calls functions: this role can write rows and cannot define objects. The reader role can only
+-- read. An operator has to run these grants again after every migration.
 grant usage on schema gen_durable to "the_runtime", "the_reader";
 grant select on all tables in schema gen_durable to "the_runtime", "the_reader";
 grant insert, update, delete on gen_durable.instances, gen_durable.workers, gen_durable.queues, gen_durable.collect_cursors, gen_durable.signals,

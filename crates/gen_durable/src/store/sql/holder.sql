@@ -1,4 +1,4 @@
 -- called by: store::search::Inspect::holder, store::signal::cancel     index: instances_key
 -- locks: nothing
--- Returns the live instance that has this key.
+-- Returns the instance that holds this key of this tenant.
 select i.id from gen_durable.instances i where i.tenant = $1 and i.held_key = $2

@@ -2,8 +2,8 @@
 -- locks: nothing: this worker holds the claims, and the commits have ended before this statement
 -- takes its snapshot
 -- Returns the inbox and the children of instances that run ahead, if the connection was lost before
--- the commit returned them. Leaves out an instance if this worker has lost the claim in the
--- meantime (for example by a cancel).
+-- the commit returned them. Leaves out an instance if this worker has lost the claim since the
+-- commit, for example by a cancel.
 select i.id, gen_durable._inbox_of(i.id),
     case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end
 from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as claim(id, epoch, seq)

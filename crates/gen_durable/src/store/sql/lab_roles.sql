@@ -1,6 +1,6 @@
 -- called by: store::lab::make_roles     index: none
--- locks: the catalog rows of the roles; if two labs create them at the same time, the second finds
--- them
+-- locks: the catalog rows of the roles; if two labs create the roles at the same time, the second
+-- lab finds the roles of the first
 do $$
 declare wanted text;
 begin

@@ -1,7 +1,7 @@
 -- called by: store::lane::depth     index: lanes_pkey, instances_lane, instances_blocked
 -- locks: nothing
--- Counts the instances in lanes, and the blocked lanes. Each count has an upper bound, and a
--- bounded number of lanes is read: a metric must not cost more when the backlog grows.
+-- Counts the instances in lanes, and the blocked lanes. Each count has an upper bound, and the
+-- statement reads a bounded number of lanes: a metric must not cost more when the backlog grows.
 select
     (select count(*) from (
         select from (select * from gen_durable.lanes limit 10001) l

@@ -1,8 +1,9 @@
 -- called by: store::lane::discard     index: instances_blocked, instances_pkey, lanes_pkey
--- locks: the head of the lane, if it failed and blocks it; then the lane
+-- locks: the head of the lane, if the head failed and blocks the lane; then the lane
 -- Cancels the failed head of a blocked lane. The head leaves its lane, and the next placement
--- promotes its successor. The parent was notified when the head failed. The statement locks the row
--- before it draws the arrival number, so that the transaction has an id: see `_place_new`.
+-- promotes its successor. The commit that failed the head already notified the parent of the head.
+-- The statement locks the head's row before it draws the arrival number, so that the transaction
+-- has an id: see `_place_new`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

@@ -1,9 +1,9 @@
 -- called by: store::explain::precedences     index: instances_pkey, lanes_pkey, instances_lane, instances_partition_holder
 -- locks: nothing
--- Returns the lane and partition state of the given instances: the head of the lane; how many
--- instances are before the given one in the lane (all of them, if it has no lane position yet); how
--- many wait behind it, if it has failed and blocks its lane; and the partition holder. Counts stop
--- at 10,001.
+-- Returns the lane and partition state of each given instance: the head of its lane; how many
+-- instances are before the instance in the lane (all instances of the lane, if the instance has no
+-- lane position yet); how many instances wait behind it, if the instance has failed and blocks its
+-- lane; and the partition holder. Counts stop at 10,001.
 select i.id, head.id,
     case when i.status = 'queued' then (select count(*) from (
         select from gen_durable.instances a

@@ -1,9 +1,9 @@
 -- called by: store::lane::retry     index: instances_blocked, instances_pkey, instances_key
--- locks: the head of the lane, if it failed and blocks it; waits for a transaction that has
--- inserted its key and not committed yet
+-- locks: the head of the lane, if the head failed and blocks the lane; waits for a transaction that
+-- has inserted the key of the head and not committed yet
 -- Makes the failed head of a blocked lane runnable again at its step, as `retry.sql` does; the head
--- keeps its lane position. The statement locks the row before it draws an arrival number, so that
--- the transaction has an id: see `_place_new`.
+-- keeps its lane position. The statement locks the head's row before it draws an arrival number, so
+-- that the transaction has an id: see `_place_new`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

@@ -1,8 +1,8 @@
 -- called by: store::lane::skip     index: instances_blocked, instances_pkey, lanes_pkey
--- locks: the head of the lane, if it failed and blocks it; then the lane
+-- locks: the head of the lane, if the head failed and blocks the lane; then the lane
 -- Removes the failed head of a blocked lane from the lane. The head stays failed, and the next
--- placement promotes its successor. The statement locks the row before it draws the arrival number,
--- so that the transaction has an id: see `_place_new`.
+-- placement promotes its successor. The statement locks the head's row before it draws the arrival
+-- number, so that the transaction has an id: see `_place_new`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

@@ -1,11 +1,12 @@
 -- called by: store::keyed::lanes     index: lanes_pkey, instances_lane, instances_blocked, instances_arrival_no
 -- locks: nothing
 -- Returns a page of the lanes that have instances, by tenant and key, after ($4, $5). The statement
--- starts from the rows of `lanes`, because the floor of a lane says where its live positions begin:
--- so a lane costs one index probe, however many instances it has or had. It finds lanes with
--- instances that all wait for placement among the first 10,001 arrival numbers. With $3 it returns
--- only blocked lanes. Depths are counted up to 10,001. With $7 it returns only keys with this
--- prefix. With ($8, $9) it ends at that lane, so that a search by prefix does not read all lanes.
+-- starts from the rows of `lanes`, because the lane floor says where the positions of the instances
+-- that are still in the lane begin: so a lane costs one index probe, however many instances the
+-- lane has or had. If all instances of a lane wait for placement, the statement finds the lane
+-- among the first 10,001 arrival numbers. With $3 the page has only blocked lanes. The statement
+-- counts depths up to 10,001. With $7 the page has only keys with this prefix. With ($8, $9) the
+-- page ends at that lane, so that a search by prefix does not read all lanes.
 with placed as materialized (
     (select l.tenant, l.key
      from gen_durable.lanes l

@@ -2,9 +2,10 @@
 -- locks: nothing
 -- Returns a page of timers, deadlines and sleeping instances by due time, after the cursor ($3,
 -- $4): a due time, and a number that is twice the id of an instance, or twice the id of a timer
--- plus one. With $2 it returns only overdue rows, with $5 only rows that are not due yet. Includes
--- schedules that no live worker has registered, and marks them. Leaves out instances that wait for
--- their partition, because their due time alone does not make them run.
+-- plus one. With $2 the page has only overdue rows, with $5 only rows that are not due yet. The
+-- page includes timers of schedules that no live worker has registered, and marks these timers.
+-- Leaves out instances that wait for their partition, because their due time alone does not make
+-- them run.
 with recursive used(queue, priority, nth) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
      where not $2 and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting order by i.queue, i.priority limit 1)

@@ -1,7 +1,7 @@
--- called by: store::inspect::Inspect::unserved     index: none: it reads the whole table, for operators
+-- called by: store::inspect::Inspect::no_worker_for     index: none: it reads the whole table, for operators
 -- locks: nothing
--- Counts live instances that no live worker can run. The step is null if no live worker runs the
--- machine and version at all.
+-- Counts the instances that have not settled and that no live worker can run. The step is null if
+-- no live worker runs the machine and version at all.
 with live as materialized (
     select i.machine, i.machine_version, i.step, count(*) as instances
     from gen_durable.instances i

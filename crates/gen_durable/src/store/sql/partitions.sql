@@ -1,7 +1,7 @@
 -- called by: store::keyed::partitions     index: instances_partition_holder, instances_partition_waiting (a loose scan over the keys)
 -- locks: nothing
 -- Returns a page of the partition keys that have a holder or waiting instances, by tenant and key,
--- after ($3, $4). Waiting instances are counted up to 10,001.
+-- after ($3, $4). The statement counts waiting instances up to 10,001.
 with recursive waiting(tenant, key, place) as (
     (select i.tenant, i.partition_key, 1
      from gen_durable.instances i

@@ -2,7 +2,7 @@
 -- locks: nothing
 -- Returns the priorities of a queue that have an instance due now or within $2 seconds. The
 -- recursive query is a loose index scan: it jumps from each priority to the next, whatever the
--- number of rows between them, and reads the earliest due time of each.
+-- number of instances between the two, and reads the earliest due time of each priority.
 with recursive used(queue, priority, due) as (
     select wanted.queue, first.priority, first.eligible_at
     from unnest($1::text[]) as wanted(queue)

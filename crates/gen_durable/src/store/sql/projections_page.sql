@@ -1,7 +1,7 @@
 -- called by: store::oversight::Inspect::projections     index: projections_by_name, projections_pkey, events_log
 -- locks: nothing
--- Returns a page of scopes in the order of projection and tenant. It reads one of three index
--- ranges: the scopes of a tenant, of a projection, or all.
+-- Returns a page of projection scopes in the order of projection and tenant. The statement reads
+-- one of three index ranges: the scopes of a tenant, the scopes of a projection, or all scopes.
 with page as materialized (
     (select p.* from gen_durable.projections p
      where $1::text is null and $2::text is null and (p.projection, p.tenant) > ($3, $4)

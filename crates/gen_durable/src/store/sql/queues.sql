@@ -1,10 +1,11 @@
 -- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_partition_waiting, instances_arrival_no
 -- locks: nothing
--- Returns the queues with the numbers of their instances. Suspects are read from their own index,
--- so that a queue that has only suspects is listed too. Instances that wait in lanes or for
--- partitions are counted up to a bound, over all queues together. The ORDER BY clauses make the
--- planner use the indexes: without them, if half of the table waits, the planner expects a
--- sequential scan to reach its LIMIT soon, and that scan also reads the half that does not wait.
+-- Returns the queues with the numbers of their instances. The statement reads suspects from their
+-- own index, so that the list includes a queue that has only suspects. It counts instances that
+-- wait in lanes or for partitions up to a bound, over all queues together. The ORDER BY clauses
+-- make the planner use the indexes: without them, if half of the instances wait, the planner
+-- expects a sequential scan to reach its LIMIT soon, and that scan reads the half that does not
+-- wait too.
 with recursive used(queue) as (
     (select queue from gen_durable.instances where status = 'runnable' and crash_count < 2 and not partition_waiting order by queue limit 1)
     union all
@@ -31,7 +32,7 @@ waiting as materialized (
         (select i.queue, i.status, i.partition_waiting from gen_durable.instances i where i.partition_waiting
          order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id limit 10001)
         union all
-        -- Reads instances that have no lane position yet and wait for placement.
+        -- Reads the queued instances that have no lane position yet and wait for placement.
         (select a.queue, a.status, a.partition_waiting
          from (select i.queue, i.status, i.partition_waiting, i.in_lane from gen_durable.instances i
                where i.arrival_no is not null order by i.arrival_no limit 10001) a

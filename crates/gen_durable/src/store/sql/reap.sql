@@ -1,21 +1,21 @@
 -- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_worker, instances_lane
--- locks: the expired worker's row first (so that it cannot renew its lease meanwhile), then
--- instances by id, then the lanes of the worker, in both cases skipping rows that another
--- transaction holds
+-- locks: the expired worker's row first (so that the worker cannot renew its lease before this
+-- transaction ends), then instances by id, then the lanes of the worker, in both cases skipping
+-- rows that another transaction holds
 -- Makes the instances that an expired worker had claimed runnable again. For an instance with
--- crash_count = 0 the crash counts (attempt + 1, crash_count + 1), whether its step had begun or
+-- crash_count = 0 the crash counts (attempt + 1, crash_count + 1), whether the step had begun or
 -- not. After that first crash `begin_step` records the start of the step, and a crash counts only
 -- if the step had begun under the claim: an instance that the worker had claimed and not begun
 -- becomes runnable without a count. At $3 crashes the reaper sets the instance aside as stuck: a
--- stuck instance does not settle, its handler is not called, its parent is not notified, it keeps
--- its lane, and only an operator's retry makes it runnable again.
+-- stuck instance does not settle, the engine does not call its handler and does not notify its
+-- parent, it keeps its lane, and only an operator's retry makes it runnable again.
 with expired as materialized (
     select w.id, w.host || '/' || w.pid as name from gen_durable.workers w
     where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
     for update
 ),
--- Decides by the locked version of each row whether the crash counts, so that a step that began
--- after this statement's snapshot counts as begun.
+-- The locked version of each instance's row decides whether the crash counts, so that a step that
+-- began after this statement's snapshot counts as begun.
 held as materialized (
     select i.id, i.crash_count = 0 or i.begun_epoch is not distinct from i.claim_epoch as counts
     from gen_durable.instances i
@@ -47,9 +47,10 @@ reaped as (
         eligible_at = greatest(i.eligible_at, gen_durable.clock()),
         last_error = case when blame.counts and i.crash_count + 1 >= $3
                           then 'the worker crashed ' || (i.crash_count + 1) || ' times while it ran the step' else i.last_error end,
-        -- A runnable instance keeps its lane and stays the partition holder. An instance that was
-        -- queued was not the holder, so it waits for the partition. A stuck instance frees the
-        -- partition: placement finds its arrival number and chooses the next holder.
+        -- An instance that becomes runnable keeps its lane, and stays the partition holder if it
+        -- was the holder. An instance that was queued was not the holder, so it waits for the
+        -- partition. An instance that becomes stuck frees the partition: placement finds its
+        -- arrival number and chooses the next holder.
         partition_waiting = i.status = 'queued' and i.partition_key is not null and not (blame.counts and i.crash_count + 1 >= $3),
         arrival_no = case when i.partition_key is not null and (i.status = 'queued' or blame.counts and i.crash_count + 1 >= $3)
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
@@ -58,14 +59,15 @@ reaped as (
     where i.id = blame.id
     returning i.id, i.machine, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts
 ),
--- Clears the lane worker of the lanes that the expired worker ran. It skips a lane that another
--- transaction has locked: a caller may be cancelling a head that another worker runs in the lane by
--- now. A lane worker that stays has no effect while the head is not queued.
+-- Selects the lanes of which the expired worker stops being the lane worker. Skips a lane that
+-- another transaction has locked: a caller may be cancelling a head that another worker runs in the
+-- lane by now. A skipped lane keeps the expired worker as its lane worker, which has no effect
+-- while the head of the lane is not queued.
 left_over as materialized (
     select l.tenant, l.key from lane_heads
     join gen_durable.lanes l on l.tenant = lane_heads.tenant and l.key = lane_heads.key
-    -- Checks the lane worker again under the lock: another worker may have become the lane worker
-    -- and run the head.
+    -- Checks the lane worker of the lane a second time, under the row lock of the lane: another
+    -- worker may have become the lane worker and run the head.
     where coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') = (select id from expired)
       and (lane_heads.id is null or lane_heads.id in (select id from reaped)
            or lane_heads.status <> 'queued' and lane_heads.locked_by is distinct from (select id from expired))
@@ -77,7 +79,7 @@ unled as (
     from left_over free
     where l.tenant = free.tenant and l.key = free.key
 ),
--- Inserts history rows for the crashes that count, after all instances are updated.
+-- Inserts history rows for the crashes that count, after the statement has updated all instances.
 recorded as materialized (
     select gen_durable._record_history(together.ids, 'reap', (select name from expired))
     from (select array_agg(reaped.id) as ids from reaped where reaped.counts) together

@@ -1,7 +1,7 @@
 -- called by: store::projections::redriven     index: projection_failures_pkey
 -- locks: the failure's row
--- Records the outcome of a redrive: without an error ($4) the failure is resolved, otherwise the
--- event stays parked.
+-- Records the outcome of a redrive: without an error ($4) the failure becomes resolved, otherwise
+-- the event stays parked.
 update gen_durable.projection_failures f
 set redrive = false,
     state = case when $4::text is null then 'resolved' else f.state end,

@@ -1,6 +1,7 @@
 -- called by: store::projections::redrives     index: projection_failures_redrive, projections_pkey, projection_runs_open
 -- locks: nothing
--- Leaves out redrives that _project_open would block: the cursor is before the event, or a run is
+-- Returns the parked events that are marked for a redrive. Leaves out an event if `_project_open`
+-- would block its redrive: the cursor of the scope is before the event, or a run of the scope is
 -- open.
 select f.tenant, f.projection, f.position
 from gen_durable.projection_failures f

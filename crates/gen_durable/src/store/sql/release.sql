@@ -1,9 +1,9 @@
 -- called by: store::lease::release     index: instances_pkey, lanes_pkey
 -- locks: instances by id, in order, skipping rows that another transaction holds; then their lanes
 -- Frees the lanes and partition keys of cancelled instances after their steps have ended. Finds an
--- instance by the claim that its step had, since the cancel raised its claim_epoch by one. Returns
--- the instances that another transaction has locked, so that the caller tries again, and the
--- instances that were released.
+-- instance by the claim that its step had, since the cancel raised the instance's claim_epoch by
+-- one. Returns the instances that another transaction has locked, so that the caller tries them
+-- again, and the instances that the statement released.
 with mine as materialized (
     select i.id from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
     join gen_durable.instances i on i.id = claim.id and i.claim_epoch = claim.epoch + 1

@@ -1,7 +1,7 @@
 -- called by: store::pick::release_claims     index: instances_pkey
 -- locks: instances by id, in order, skipping rows that another transaction holds, so that one
--- locked row does not block the others
--- Releases claims of this worker: makes the instances runnable again without counting an attempt.
+-- locked row does not block the other rows
+-- Releases claims of this worker: makes the claimed instances runnable without counting an attempt.
 with held as materialized (
     select i.id
     from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
@@ -17,6 +17,7 @@ set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, leas
     partition_waiting = i.status = 'queued' and i.partition_key is not null,
     arrival_no = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
 from held
--- A head that this worker runs in a lane without a claim is still queued.
+-- Includes queued instances, because a head that this worker runs in a lane without a claim is
+-- still queued.
 where i.id = held.id and i.status in ('executing', 'queued')
 returning i.id

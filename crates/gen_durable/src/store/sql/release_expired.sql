@@ -1,8 +1,9 @@
 -- called by: store::lease::release_expired     index: workers_pkey, instances_held, instances_pkey, lanes_pkey
--- locks: the expired worker's row first, so that it cannot renew its lease meanwhile; then
--- instances by id, skipping rows that another transaction holds; then their lanes
--- Frees the lanes and partition keys that cancelled instances kept while their step ran, after
--- their worker has expired: the steps count as ended.
+-- locks: the expired worker's row first, so that the worker cannot renew its lease before this
+-- transaction ends; then instances by id, skipping rows that another transaction holds; then their
+-- lanes
+-- Frees the lanes and partition keys that cancelled instances kept while their step ran, after the
+-- worker of the step has expired: the step counts as ended.
 with expired as materialized (
     select w.id from gen_durable.workers w
     where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()

@@ -1,8 +1,8 @@
 -- called by: store::lease::renew     index: workers_pkey
 -- locks: this worker's row
--- Renews the lease of this worker, even if it has expired: a worker that comes back keeps the
--- claims that were not reaped. In that case the statement sets started_at anew, because started_at
--- records since when the lease has been valid without a gap.
+-- Renews the lease of this worker, even if the lease has expired: a worker that is back in contact
+-- keeps the claims that no other worker has reaped. If the lease has expired, the statement sets
+-- started_at to now, because started_at records since when the lease has been valid without a gap.
 insert into gen_durable.workers as w (id, lease_expires_at, host, pid, queues, machines, steps, schedules, projections)
 values ($1::text::uuid, statement_timestamp() + make_interval(secs => $2), $3, $4, $5, $6, $7, $8, $9)
 on conflict (id) do update

@@ -1,6 +1,6 @@
 -- called by: store::operate::retry     index: instances_pkey, instances_key
--- locks: the instance's row; waits for a transaction that has inserted its key and not committed
--- yet
+-- locks: the instance's row; waits for a transaction that has inserted the key of the instance and
+-- not committed yet
 -- Makes a failed, cancelled or stuck instance runnable again. A retry of the current step keeps
 -- step_entry_seq, so the idempotency key stays; with $2 the instance enters another step. A settled
 -- child was already counted at its parent's join and does not count again; a stuck child was not
@@ -10,8 +10,8 @@
 with stood as materialized (
     select i.id, i.step from gen_durable.instances i
     where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
-      -- Does not retry a cancelled instance while its step still runs: two steps of the instance
-      -- would run at the same time.
+      -- Leaves out a cancelled instance while its step still runs: after a retry, two steps of the
+      -- instance would run at the same time.
       and i.locked_by is null
     for no key update
 ),

@@ -1,9 +1,10 @@
 -- called by: store::queue::retry_stuck     index: instances_aside, instances_pkey
 -- locks: instances by id, skipping rows that another transaction holds
 -- Reads one page of stuck instances by id. Makes instances at steps that this build knows runnable,
--- except instances that this worker has failed to decode ($4). It does not retry an instance that
--- is stuck because its workers crashed (crash_count > 0): an operator has to. Returns the last id
--- of the page (null if there are no more), and how many instances were retried.
+-- except instances that this worker has failed to decode ($4). The statement does not retry an
+-- instance that is stuck because its workers crashed (crash_count > 0): an operator has to. Returns
+-- the last id of the page (null if there are no more stuck instances), and how many instances the
+-- statement retried.
 with page as materialized (
     select i.id, i.crash_count, gen_durable._knows_step($1::text[], i.machine, i.machine_version, i.step) as known
     from gen_durable.instances i

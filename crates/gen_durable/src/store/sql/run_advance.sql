@@ -1,7 +1,7 @@
 -- called by: store::runs::advance     index: projection_runs_pkey, projection_failures_pkey
 -- locks: the run's row, then the rows of the failures
 -- Advances a run to the end of a batch, if the run is still at the position where the batch began.
--- Marks parked events that a replay has applied ($7) as resolved.
+-- Marks the parked events that a replay has applied ($7) as resolved.
 with advanced as (
     update gen_durable.projection_runs r
     set position = $3, applied = $4, owner = $5::text::uuid, owned_until = statement_timestamp() + make_interval(secs => $6),

@@ -1,8 +1,8 @@
 -- called by: store::runs::restart     index: projection_runs_pkey, projections_pkey
 -- locks: the rows of the scope and of the run, which this transaction already holds
--- Starts a rebuild in place after the rows of the scope were deleted: sets the scope back to the
--- beginning of the log. Normal batches write the rows again, and count as a replay up to the
--- position that the scope had before.
+-- Starts a rebuild in place after the worker deleted the rows of the scope: sets the cursor of the
+-- scope back to the beginning of the log. Normal batches of the scope write the rows anew, and
+-- count as a replay up to the position that the cursor had before.
 with run as materialized (
     select r.id, r.tenant, r.projection from gen_durable.projection_runs r where r.id = $1 and r.status = 'running'
 ),

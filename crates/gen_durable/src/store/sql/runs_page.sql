@@ -1,6 +1,7 @@
 -- called by: store::oversight::Inspect::projection_runs     index: projection_runs_pkey, projection_runs_by_name, projection_runs_by_scope
 -- locks: nothing
--- Returns a page of runs, the newest first: of all runs, of one projection, or of one scope.
+-- Returns a page of runs of projections, the newest first: of all runs, of one projection, or of
+-- one scope.
 with page as materialized (
     (select r.* from gen_durable.projection_runs r
      where $1::text is null and r.id < $3

@@ -1,7 +1,7 @@
 -- called by: store::schedule::list     index: schedules_pkey, timers_next, timers_once, instances_pkey
 -- locks: nothing
--- Returns a page of schedules by name, after $3, or the schedule with the name $1. Lists at most
--- ten of the workers that have registered each schedule.
+-- Returns a page of schedules by name, after $3, or the schedule with the name $1. For each
+-- schedule, the row names at most ten of the workers that have registered the schedule.
 select s.name, s.cycle, s.missed, s.code_cycle, s.anchor_at, s.set_at, s.set_by, s.paused_at, s.paused_by, s.ended_at,
     s.last_error, ahead.due_at, ahead.remaining, live.hosts is not null, gen_durable.clock(),
     (select jsonb_agg(jsonb_build_object('due', run.due_at, 'state', run.state, 'ended', run.ended_at, 'instance', run.started_id,

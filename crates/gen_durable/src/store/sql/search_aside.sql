@@ -1,8 +1,8 @@
 -- called by: store::search::page, for a status that has an index     index: instances_aside, instances_held
 -- locks: nothing
--- Reads at most as many rows as search.sql. The ORDER BY begins with the status, so that the
--- planner uses the index on the status: with an order by id alone, it may scan the primary key and
--- read all done instances.
+-- Searches the instances of one status, and reads at most as many rows as search.sql. The ORDER BY
+-- begins with the status, so that the planner uses the index on the status: with an order by id
+-- alone, the planner may scan the primary key and read all done instances.
 select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.settled_at, looked.key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits

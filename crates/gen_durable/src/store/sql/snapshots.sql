@@ -1,7 +1,7 @@
 -- called by: store::doctor::snapshots     index: none
 -- locks: nothing
--- Lists old transactions, prepared transactions and replication slots, which keep vacuum from
--- removing dead rows.
+-- Lists old transactions, prepared transactions and replication slots. Their snapshots keep vacuum
+-- from removing dead rows.
 select 'transaction', a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, ''),
     extract(epoch from statement_timestamp() - a.xact_start)::float8, left(coalesce(a.query, ''), 200)
 from pg_stat_activity a

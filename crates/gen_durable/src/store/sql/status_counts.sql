@@ -1,7 +1,7 @@
 -- called by: store::pulse::status_counts     index: instances_pick, _suspects, _waiting, _held, _aside
 -- locks: nothing
 -- Counts instances by machine, step and status, at most $1 of each status. Does not count done
--- instances. The ORDER BY clauses make the planner use the indexes.
+-- instances. The ORDER BY clauses make the planner use the indexes of this statement's header.
 select looked.machine, looked.machine_version, looked.step, looked.status::text, count(*)
 from (
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i

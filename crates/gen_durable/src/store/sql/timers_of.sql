@@ -1,7 +1,7 @@
 -- called by: store::timer::of     index: instances_pkey, timers_repeating
 -- locks: nothing
 -- Returns the due times of one instance: of its sleep, of its deadline, and of the repeating timers
--- of its wait. The columns are those of list_timers.sql.
+-- of its wait. The statement has the same columns as list_timers.sql.
 select kind, id, due_at, $1::bigint, machine, null::text, cycle, step, due_at < gen_durable.clock(), true, gen_durable.clock(),
     case when id is null then $1 * 2 else id * 2 + 1 end
 from (

@@ -1,8 +1,9 @@
 -- called by: store::events::trim     index: events_log, projections_pkey, projection_runs_open
--- locks: the events that it deletes
--- Deletes old events of a tenant. Never deletes the last event, since the last position of the log
--- is read from it. Unless forced ($4), deletes no event that a projection or a run of this tenant
--- has not read yet; a projection in $6 that has no scope for this tenant has read nothing.
+-- locks: the events that this statement deletes
+-- Deletes old events of a tenant. Never deletes the last event, since other statements read the
+-- last position of the log from that event. Unless forced ($4), deletes no event that a projection
+-- or a run of this tenant has not read yet; a projection in $6 that has no scope for this tenant
+-- counts as having read nothing.
 with floor as materialized (
     select least(
         $2,

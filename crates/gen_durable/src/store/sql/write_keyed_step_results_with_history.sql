@@ -1,7 +1,7 @@
 -- called by: store::step_results, for instances with a lane or a partition key, if the batch adds history     index: as write_keyed_step_results.sql; history_pkey
 -- locks: as write_keyed_step_results.sql
--- Also inserts history rows, as write_step_results_with_history.sql does: one per committed result
--- with recorded history.
+-- Writes step results as write_keyed_step_results.sql does, and inserts history rows as
+-- write_step_results_with_history.sql does: one row per committed result with recorded history.
 with written as materialized (
     select * from gen_durable._write_keyed_step_results($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $20, $21, $22::text::uuid, $23, $24)
 ),

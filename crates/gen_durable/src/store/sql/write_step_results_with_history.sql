@@ -1,9 +1,9 @@
 -- called by: store::step_results::{write, write_within}, if the batch adds history     index: as write_step_results.sql; history_pkey
 -- locks: as write_step_results.sql
--- Inserts one history row per committed result with recorded history. A result that the fence
--- rejected adds no row. Only the called functions read tables, and they pin their own plans. A
--- result without `from_step` adds no row either; the statement has it only to trim the history of
--- its instance.
+-- Writes step results, and inserts one history row per committed step result with recorded history.
+-- A step result that the fence rejected adds no row. Only the called functions read tables, and
+-- they pin their own plans. A step result without `from_step` adds no row either; the statement
+-- uses it only to trim the history of its instance.
 with written as materialized (
     select id, inbox, children from gen_durable._write_step_results($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ),

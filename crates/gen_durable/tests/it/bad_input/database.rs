@@ -167,8 +167,8 @@ async fn an_engine_retries_while_the_server_has_no_free_connections_or_disk_spac
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
     engine.ready().await;
-    // The test closes all connections, and the server refuses the next ones with
-    // too_many_connections.
+    // The test closes all connections, and the proxy refuses the next connections with the error
+    // too_many_connections, as a server without free connections does.
     let refused = stage.proxy.on_each("", Fault::Refuse("53300"), 0, 5);
     stage.proxy.go_down().await;
     stage.proxy.come_back();
@@ -193,7 +193,8 @@ async fn an_engine_retries_while_the_server_has_no_free_connections_or_disk_spac
         "{error}"
     );
     stage.proxy.forget();
-    // The server reports a full disk for a while.
+    // The proxy refuses the next four commits of step results with the error disk_full, as a server
+    // with a full disk does.
     let full = stage
         .proxy
         .on_each("._write_step_results($1", Fault::Refuse("53100"), 0, 4);
@@ -214,8 +215,8 @@ async fn an_engine_retries_while_the_server_has_no_free_connections_or_disk_spac
     let error = loop {
         match engine.client.enqueue(Ping).await {
             Err(error) if !error.is_unknown() => break error,
-            // The pool tried a connection that the test had closed before, so the outcome of this
-            // call is unknown.
+            // The pool sent the enqueue on a connection that the test had closed, so the outcome of
+            // the enqueue is unknown.
             other => assert!(
                 other.is_err() && tokio::time::Instant::now() < deadline,
                 "{other:?}"

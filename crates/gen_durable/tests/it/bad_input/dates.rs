@@ -184,8 +184,8 @@ async fn an_instance_with_the_earliest_timestamp_is_due_at_once_and_one_with_the
             "a date in the past is due at once"
         );
     }
-    // Both instances reach their next step and wait at it. Instances that are enqueued after them
-    // still run, and the client can read both.
+    // Both instances reach their next step and wait at it. Instances that the test enqueues after
+    // them still run, and the client can read the rows of both.
     for id in never {
         let at_end = async || client.inspect().show(id.raw()).await.unwrap().unwrap().step == "End";
         eventually("the instance is at its last step", at_end).await;

@@ -1,5 +1,6 @@
-//! Tests signals, events and deadlines with a payload that cannot be decoded again. Either the call
-//! that creates them is refused, or only the step that reads them fails.
+//! Tests signals, events and deadlines with a payload that Rust can encode as JSON and cannot
+//! decode from that JSON. Either the call or the step that creates such a payload fails, or only
+//! the step that reads it.
 
 use gen_durable::{
     Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
@@ -54,7 +55,7 @@ impl Machine for Account {
     }
 }
 
-/// Integers that need more than 64 bits.
+/// Integers that need more than 64 bits, as payloads of signals.
 const LARGE: [i128; 4] = [
     u64::MAX as i128 + 1,
     i64::MIN as i128 - 1,
@@ -104,7 +105,8 @@ async fn a_signal_payload_that_cannot_be_decoded_again_is_refused() {
     );
 }
 
-/// A machine that waits with a deadline step that cannot be decoded again.
+/// A machine that waits with a deadline step that Rust can encode as JSON and cannot decode from
+/// that JSON.
 #[derive(Serialize, Deserialize, Debug)]
 struct Hasty;
 #[derive(Serialize, Deserialize, Debug)]

@@ -1,5 +1,6 @@
-//! Tests invalid input, faulty user code and unusable databases. Each causes an error that says
-//! what to do; no instance is lost, and no attempt is used up.
+//! Tests invalid input, faulty user code and unusable databases. Each of them causes an error that
+//! says what to do; no instance is lost, and neither an outage nor a row that cannot be decoded
+//! uses up an attempt.
 
 mod code;
 mod database;

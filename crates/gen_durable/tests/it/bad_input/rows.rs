@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::stage::{LONG, Stage};
 
-/// Defines a build of the machine "parcel". The build `after` also decodes states that the build
+/// Defines a build of the machine "parcel". The build `after` can decode some states that the build
 /// `before` cannot decode.
 macro_rules! build {
     ($module:ident, $state:ty) => {
@@ -86,8 +86,8 @@ async fn an_instance_that_a_build_cannot_decode_is_stuck_until_a_build_that_can_
             Ok(result.to_owned())
         );
     }
-    // If this build cannot decode a row either, it sets the instance to stuck again, and nothing is
-    // lost.
+    // The build `after` cannot decode the state of instance 3 either. It sets the instance to stuck
+    // and does not change its number of attempts.
     stage
         .until(
             "select count(*) from S.instances where id = 3 and status = 'stuck' and attempt = 3",
@@ -120,8 +120,8 @@ async fn instances_of_a_machine_or_version_without_a_worker_are_not_claimed_and_
         .await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Served>());
     engine.ready().await;
-    // Enqueues this instance last: if the engine claimed one of the other rows, it would claim that
-    // row before this one.
+    // Enqueues the instance `served` last: if the engine claimed one of the other instances, it
+    // would claim that instance before `served`.
     let served = engine.client.enqueue(Served).await.unwrap();
     assert!(
         engine

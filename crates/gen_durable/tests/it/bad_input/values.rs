@@ -52,8 +52,8 @@ async fn a_tenant_or_queue_name_that_cannot_be_stored_is_refused_with_a_reason()
     }
     lab.pause("default", "an\0operator").await.unwrap();
     assert!(lab.resume("default").await.unwrap());
-    // The client drops a trace context that cannot be stored, so that it does not make the enqueue
-    // fail.
+    // The client drops a trace context that a row cannot store, so that the enqueue does not fail
+    // because of the trace context.
     let kept = lab.enqueue(keep()).traceparent("\0").await.unwrap();
     assert_eq!(lab.row_of(kept.id).await.traceparent, None);
 }
@@ -130,8 +130,9 @@ async fn a_payload_with_a_nul_is_refused_and_other_control_characters_are_kept()
     }
 }
 
-/// Many enqueues share a statement, and one of them has JSON that Postgres refuses although the
-/// client accepts it. The client still inserts the other instances.
+/// The client sends many enqueues in one statement, and one of the enqueues has JSON that the
+/// client accepts and Postgres refuses. The client still inserts the instances of the other
+/// enqueues.
 #[tokio::test]
 async fn an_enqueue_that_postgres_refuses_does_not_fail_other_enqueues_in_the_same_statement() {
     #[derive(Serialize, Deserialize, Debug)]

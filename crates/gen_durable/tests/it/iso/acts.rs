@@ -23,42 +23,43 @@ const SIGNAL_ALL: &str = include_str!("../../../src/store/sql/signal_all.sql");
 const SIGNAL_OR_START: &str = include_str!("../../../src/store/sql/signal_or_start.sql");
 pub(super) const ENQUEUE_ALL: &str = include_str!("../../../src/store/sql/enqueue_all.sql");
 
-/// The effects that an act must have according to its answer. The invariants compare these effects
-/// with the database.
+/// The changes that an act must have made in the database according to its answer. The invariants
+/// compare these changes with the rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected {
     /// Whether the act writes step results of a claim at `claim_epoch` 5 and `step_seq` 3. Each row
-    /// that the act returns is one commit.
+    /// that the act returns stands for one commit of an instance.
     pub(super) commits: bool,
-    /// The number of children that the act inserts if its commit is acknowledged.
+    /// The number of children that the act inserts if Postgres acknowledges its commit.
     pub(super) children: usize,
-    /// The ids of the signals that the act consumes if its commit is acknowledged.
+    /// The ids of the signals that the act consumes if Postgres acknowledges its commit.
     pub(super) consumes: &'static [i64],
-    /// The ids of the signals that the step of the act had read before it began to wait.
+    /// The ids of the signals that the step had read before it began the wait that the act writes.
     pub(super) seen: &'static [i64],
     /// Whether the act sends one signal, with the number of its session in the payload.
     pub(super) sends: bool,
     /// Whether the act sends several signals and returns one answer for each.
     pub(super) sends_all: bool,
-    /// The number of signals in the step result of the act. These signals exist if the commit is
-    /// acknowledged.
+    /// The number of signals in the step result that the act writes. These signals exist after the
+    /// case if Postgres acknowledged the commit.
     pub(super) signals_sent: usize,
-    /// Whether the signals of the act have a dedup key, so that another session may already have
+    /// Whether the signals of the act have a dedup key. If so, another session may already have
     /// sent them.
     pub(super) once: bool,
-    /// The SQLSTATEs with which the act may fail if another session was first. A failed act has no
-    /// effect.
+    /// The SQLSTATEs with which the act may fail if the act of another session committed first. A
+    /// failed act changes no row.
     pub(super) refusals: &'static [&'static str],
-    /// Whether the act claims the rows that it returns.
+    /// Whether the act claims the instances that it returns.
     pub(super) claims_rows: bool,
-    /// Whether the act ends waits at their deadline. Each row that the act returns is one commit
-    /// without a claim.
+    /// Whether the act ends waits at their deadline. Each row that the act returns stands for one
+    /// commit of an instance, which needs no claim.
     pub(super) expires: bool,
-    /// The instance that the act has settled if its answer is `cancelled`.
+    /// The instance that the act has cancelled if its answer is `cancelled`.
     pub(super) ends: Option<i64>,
-    /// Whether the act also settles all descendants of the instance in `ends`.
+    /// Whether the act cancels all descendants of the instance in `ends`, too.
     pub(super) ends_below: bool,
-    /// The timer of the act. It must be in the state that the answer names, fired or cancelled.
+    /// The timer that the act fires or cancels. After the case the timer must have the state that
+    /// the answer of the act names.
     pub(super) timer: Option<i64>,
 }
 
@@ -68,14 +69,14 @@ pub(super) struct Act {
     /// The SQL statement of the act. The driver replaces `SESSION` with the number of the session.
     pub(super) sql: String,
     pub(super) expected: Expected,
-    /// Whether the act runs at `repeatable read`, after a statement that took the snapshot, so that
-    /// it does not see later commits.
+    /// Whether the act runs at `repeatable read`. A statement before the act takes the snapshot, so
+    /// that the act does not see later commits.
     pub(super) strict: bool,
 }
 
 impl Act {
-    /// Returns whether the act may fail with this error if another session was first. A failed act
-    /// has no effect.
+    /// Returns whether the act may fail with this error if the act of another session committed
+    /// first. A failed act changes no row.
     pub(super) fn may_be_refused(&self, error: &str) -> bool {
         self.expected
             .refusals
@@ -85,8 +86,8 @@ impl Act {
     }
 }
 
-/// Replaces the parameters of a statement with literals. Replaces the last parameter first, because
-/// `$1` is also the beginning of `$10`.
+/// Replaces the parameters of a statement with literals. Replaces the parameter with the highest
+/// number first, because `$1` is also the beginning of `$10`.
 pub(super) fn fill(text: &str, values: &[&str]) -> String {
     let code: Vec<&str> = text
         .lines()
@@ -268,7 +269,8 @@ fn done_with_signals(id: i64, targets: &[&str], dedup: &str) -> (String, Expecte
     let signals: Vec<String> = targets.iter().map(signal).collect();
     let more = format!(r#","signals":[{}]"#, signals.join(","));
     let once = !dedup.is_empty();
-    // If a target does not exist or has settled, Postgres rejects the whole commit.
+    // If a target of the signals does not exist or has settled, the SQL function rejects the whole
+    // commit.
     let expected = Expected {
         signals_sent: targets.len(),
         once,
@@ -285,7 +287,8 @@ pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Expected)
         (id.to_string(), "null::text")
     };
     let values: [&str; 5] = [&address, "''", key, "null::text[]", "'enough'"];
-    // Cancels the whole subtree in one transaction, as callers of the SQL function can.
+    // The act with `subtree` cancels the instance and its descendants in one transaction, as
+    // callers of the SQL function can.
     let statement = if subtree {
         CANCEL.replace("$5)", "$5, true)")
     } else {
@@ -319,7 +322,7 @@ fn child(results: &[(i64, &str)]) -> (String, Expected) {
     with_effects(&results, Expected::default())
 }
 
-/// Returns the act that fires a timer and schedules the next occurrence a day later.
+/// Returns the act that fires a timer and inserts the timer of the next occurrence, a day later.
 fn fire(id: i64, due: &str, new_instance: &str) -> (String, Expected) {
     let next = due.replace("-01T", "-02T");
     let entry = format!(

@@ -1,12 +1,12 @@
-//! The isolation driver. It has several database sessions, each with a list of steps, and plays
-//! every order of those steps.
+//! The isolation driver. It has several database sessions, each with a list of SQL statements, and
+//! plays every order of those statements.
 //!
-//! The driver moves one session at a time: the session sends its next statement, or it passes the
-//! gate that blocks it. Then the driver polls until every session is idle: it has its answer, it
-//! waits at a gate, or it waits for a lock of another session (as `pg_blocking_pids` reports). A
-//! session that waits for a lock continues without the driver when the lock is free. The driver
-//! discovers the orders while it plays: at each point where another session could have moved, that
-//! choice is another case.
+//! The driver moves one session at a time: the session sends its next statement, or the driver
+//! releases the advisory lock of the gate at which the session waits. Then the driver polls until
+//! every session is idle: it has its answer, it waits at a gate, or it waits for a lock of another
+//! session (as `pg_blocking_pids` reports). A session that waits for a lock of another session
+//! continues without the driver when the lock is free. The driver discovers the orders while it
+//! plays: at each point where another session could have moved, that choice is another case.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::acts::Act;
 
-/// The way in which the transaction of an act ends.
+/// The way in which the driver ends the transaction of an act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
     Commit,
     Rollback,
-    /// The driver kills the backend of the act at its n-th gate, counted from 0, or before its
-    /// commit if the act reaches fewer gates.
+    /// The driver kills the backend of the act at its n-th gate (the advisory lock before an inner
+    /// statement), counted from 0, or before its commit if the act reaches fewer gates.
     Killed(i32),
 }
 
-/// The driver: a schema, a control connection, and the sessions that run concurrently in the
+/// The driver: a schema, a control connection, and the sessions that run acts concurrently in the
 /// schema.
 pub(super) struct Driver {
     pub(super) schema: String,
@@ -37,7 +37,7 @@ pub(super) struct Driver {
     url: String,
 }
 
-/// The outcome of the act of one session.
+/// The answer of Postgres to the act of one session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     /// The rows that the act returned, as text.
@@ -47,9 +47,9 @@ pub(super) struct Answer {
     pub(super) committed: bool,
 }
 
-/// The record of one case that the driver has played.
+/// The record of one case, which is one order of the sessions that the driver has played.
 pub(super) struct Played {
-    /// For each move, the session that moved and all sessions that could have moved.
+    /// For each move of a session, the session that moved and all sessions that could have moved.
     pub(super) moves: Vec<(usize, Vec<usize>)>,
     pub(super) answers: Vec<Answer>,
 }
@@ -58,17 +58,18 @@ pub(super) struct Played {
 enum At {
     /// The session is about to send its n-th statement.
     Statement(usize),
-    /// The n-th statement runs, and the driver does not know yet whether the statement is blocked.
+    /// Postgres runs the n-th statement, and the driver does not know yet whether the statement
+    /// waits for a lock.
     Running(usize),
-    /// The n-th statement is blocked at a gate.
+    /// The n-th statement waits at a gate: for an advisory lock that the driver holds.
     Gate(usize),
-    /// The n-th statement waits for a lock of another session.
+    /// The n-th statement waits for a lock that another session holds.
     Waiting(usize),
     Finished,
 }
 
-/// The first statement of an act at `repeatable read`. It takes the snapshot, so the act does not
-/// see any later commit.
+/// The first statement of a session with an act at `repeatable read`. It takes the snapshot, so the
+/// act does not see any later commit.
 const TAKE_SNAPSHOT: &str = "begin isolation level repeatable read; select 1 from pg_class limit 1";
 
 impl Act {
@@ -78,7 +79,7 @@ impl Act {
     }
 }
 
-/// The maximum number of gates in one act.
+/// The maximum number of gates (advisory locks before inner statements) in one act.
 const GATES: i32 = 80;
 
 async fn connect(url: &str) -> (Client, i32) {
@@ -134,13 +135,13 @@ impl Driver {
         }
     }
 
-    /// Replaces `S` in a text with the schema of this driver.
+    /// Replaces `S` in a SQL text with the name of the schema of this driver.
     pub(super) fn render(&self, text: &str) -> String {
         render(text, &self.schema)
     }
 
-    /// Plays one order: the first moves as `choices` says, and after that always the first session
-    /// that can move.
+    /// Plays one order of the sessions: the first moves as `choices` says, and after that always
+    /// the first session that can move.
     pub(super) async fn play(
         &mut self,
         setup: &str,
@@ -185,7 +186,7 @@ impl Driver {
             // two gets the lock first. The driver records the order that Postgres chose as the
             // order of this case.
             let diverged = chosen.is_none() && moves.len() < choices.len();
-            // Postgres also decides which session of a deadlock it aborts.
+            // Postgres decides which session of a deadlock it aborts.
             let deadlocked = |answer: &Answer| {
                 answer
                     .error
@@ -264,7 +265,8 @@ impl Driver {
         matches!(end, End::Killed(gate) if matches!(at, At::Statement(_)) || gate == passed)
     }
 
-    /// Polls Postgres until every session is idle, and does not rely on a fixed waiting time.
+    /// Polls Postgres until every session is idle: it has its answer, or it waits for a lock. Does
+    /// not rely on a fixed waiting time.
     async fn wait_until_idle(
         &self,
         replies: &mut mpsc::UnboundedReceiver<Reply>,
@@ -279,15 +281,15 @@ impl Driver {
                     .iter()
                     .any(|at| matches!(at, At::Statement(_) | At::Gate(_)))
         };
-        // The last move may have released a lock, so sessions that waited for the lock may run
-        // again.
+        // The last move of a session may have released a lock, so sessions that waited for the lock
+        // may run now.
         at.iter_mut().for_each(|at| {
             if let At::Waiting(n) = *at {
                 *at = At::Running(n);
             }
         });
-        // A session counts as waiting only if two consecutive polls say so, because it may wait for
-        // a lock that another session holds only for a moment.
+        // The driver treats a session as waiting only if two consecutive polls say so, because the
+        // session may wait for a lock that another session holds only for a moment.
         let mut steady = false;
         while busy(at) || stuck(at) || !steady && at.iter().any(|at| matches!(at, At::Waiting(_))) {
             let pids: Vec<i32> = self.sessions.iter().map(|(_, pid)| *pid).collect();
@@ -302,7 +304,8 @@ impl Driver {
                 }
                 rows = polled => {
                     let before = at.to_vec();
-                    // A reply that arrived during the poll is newer than the result of the poll.
+                    // A reply of Postgres that arrived during the poll is newer than the rows that
+                    // the poll returned.
                     while let Ok((session, reply)) = replies.try_recv() {
                         self.record_reply(session, reply, acts, at, answers);
                     }
@@ -374,9 +377,9 @@ pub(super) fn render(text: &str, schema: &str) -> String {
     text.replace("S.", &format!("{schema}."))
 }
 
-/// Returns orders that the played case has shown to be possible and that have not been played. For
-/// each move after the first `given` moves, there is one order for every other session that could
-/// have moved.
+/// Returns orders of the sessions that the played case has shown to be possible and that the driver
+/// has not played. For each move after the first `given` moves, there is one order for every other
+/// session that could have moved.
 pub(super) fn untried_orders(given: usize, played: &Played) -> Vec<Vec<usize>> {
     let mut others = Vec::new();
     for n in given..played.moves.len() {

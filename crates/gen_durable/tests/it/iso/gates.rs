@@ -1,4 +1,4 @@
-//! Adds gates to the SQL functions of production. A gate is a call that blocks on an advisory lock
+//! Adds gates to the SQL functions of production. A gate is a call that waits for an advisory lock
 //! until the driver releases the lock. `install` rewrites the text of each function in the schema,
 //! so that there is a gate before each of its inner statements.
 
@@ -6,9 +6,9 @@ use tokio_postgres::Client;
 
 use super::driver::render;
 
-/// The SQL that creates the gate function. The k-th gate that a transaction reaches blocks while
-/// the driver holds the advisory lock with number k of the session. The first gate is at the
-/// beginning of the act and never blocks, because the driver decides when an act begins.
+/// The SQL that creates the gate function, `iso_gate`. The k-th gate that a transaction reaches
+/// waits while the driver holds the advisory lock with number k of the session. The first gate is
+/// at the beginning of the act and never waits, because the driver decides when an act begins.
 pub(super) const GATE: &str = "
     create function S.iso_gate() returns void language plpgsql as $$
     declare
@@ -55,8 +55,8 @@ const GATED: [&str; 29] = [
     "_repair_partitions",
 ];
 
-/// The first words of inner statements that get a gate. `perform set_config` and control flow get
-/// no gate.
+/// The first words of the inner statements before which `install` adds a call of `iso_gate`. It
+/// adds no call before `perform set_config` and before control flow.
 const STATEMENTS: [&str; 16] = [
     "select ",
     "with ",
@@ -76,8 +76,8 @@ const STATEMENTS: [&str; 16] = [
     "return query select l",
 ];
 
-/// Statements that call a function that has gates. They get no gate, because the called function
-/// has a gate before its first statement.
+/// Statements that call a function with calls of `iso_gate`. `install` adds no call before these
+/// statements, because the called function has a call before its first statement.
 const CALLS: [&str; 5] = [
     "select s.ids",
     "select p.released",
@@ -116,7 +116,7 @@ async fn definition(client: &Client, schema: &str, function: &str) -> String {
         .get(0)
 }
 
-/// Adds the gates to the functions of `schema`. Returns the number of gates.
+/// Adds calls of `iso_gate` to the functions of `schema`. Returns the number of added calls.
 pub(super) async fn install(client: &Client, schema: &str) -> usize {
     client.batch_execute(&render(GATE, schema)).await.unwrap();
     let mut count = 0;
@@ -128,8 +128,8 @@ pub(super) async fn install(client: &Client, schema: &str) -> usize {
     count
 }
 
-/// Replaces the text of a guard in a SQL function. Panics if the function does not contain the
-/// text.
+/// Replaces a part of the text of a SQL function, for example a guard. Panics if the function does
+/// not contain that part.
 pub(super) async fn replace(
     client: &Client,
     schema: &str,

@@ -1,13 +1,13 @@
-//! The invariants that hold after every case, in every order. Each invariant is a SQL query, and
-//! each row that the query returns is one violation.
+//! The invariants that hold after every case, in every order of the sessions. Each invariant is a
+//! SQL query, and each row that the query returns is one violation.
 
 use super::{
     acts::Act,
     driver::{Answer, Driver, End},
 };
 
-/// The SQL that creates triggers. They record every committed change of an instance, and the status
-/// of the target instance when a signal is inserted.
+/// The SQL that creates triggers. The triggers record every committed change of an instance, and
+/// the status of the target instance when a session inserts a signal.
 pub(super) const WITNESSES: &str = "
     create table S.iso_audit (
         n bigint generated always as identity, what text, id bigint, old_status text, new_status text,
@@ -130,14 +130,14 @@ pub(super) async fn violations(
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen: Vec<i64> = Vec::new();
-    // The ids of instances with acknowledged commits, of instances with expired deadlines (which
-    // need no claim), and of claimed instances.
+    // The ids of instances with acknowledged commits, of instances that an act ended at their
+    // deadline (which needs no claim), and of claimed instances.
     let (mut commits, mut swept, mut claimed) = (Vec::new(), Vec::new(), Vec::new());
     let mut queries = Vec::new();
     let mut consumed = false;
     for (session, ((act, end), answer)) in acts.iter().zip(answers).enumerate() {
-        // An error of an act is a violation, unless the act may fail with this error or its backend
-        // is killed.
+        // An error of an act is a violation, unless the act may fail with this error or the driver
+        // kills the backend of the act.
         wrong.extend(
             answer
                 .error
@@ -256,8 +256,8 @@ pub(super) async fn violations(
         wrong.push("two picks returned the same claim".into());
     }
     if had_signals {
-        // The setup has two signals: either both are unconsumed or both are consumed. The row of
-        // the signal with a dedup key must still exist.
+        // The setup has two signals: the act has consumed either both or none. The row of the
+        // signal with a dedup key must still exist.
         let left = if consumed { 0 } else { 2 };
         queries.push(format!(
             "select 'unconsumed signals of the two in the setup: ' || count(*) || ', not {left}' from S.signals
@@ -266,8 +266,8 @@ pub(super) async fn violations(
         queries
             .push("select 'the row of the dedup key is gone' where not exists (select from S.signals where id = 101)".into());
     }
-    // Each acknowledged act that starts an instance has inserted one instance, and there are no
-    // other new instances.
+    // Each acknowledged act with the answer that its instance is new has inserted one instance with
+    // the key `k`, and there are no other new instances with that key.
     let started = acts.iter().zip(answers).filter(|((act, _), answer)| {
         answer.committed
             && ["start k", "start k once", "enqueue k"].contains(&act.name.as_str())

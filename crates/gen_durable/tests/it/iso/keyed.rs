@@ -1,4 +1,4 @@
-//! Lanes and partition keys: setups with a lane `l` or a partition key `p`, and their acts.
+//! Setups with a lane `l` or a partition key `p`, and the acts on their instances.
 //!
 //! Instance 10 is the head of the lane or the partition holder. Instances 11 and 12 are behind it,
 //! in the order in which one producer enqueued them. An executing instance has `claim_epoch` 5 and
@@ -28,9 +28,9 @@ const CLEAR: &str = "
 
 /// The SQL that inserts the rows of a setup. Three statuses exist only in setups.
 /// `cancelled_running`: the instance is cancelled while its step, claimed at `claim_epoch` 5, still
-/// runs. `unclaimed`: the instance is queued, and the lane worker runs it without a claim.
-/// `other_worker`: the instance is executing in worker b, while `worker_id` of its lane still names
-/// the expired worker a.
+/// runs. `unclaimed`: the instance has the status `queued`, and the lane worker runs it without a
+/// claim. `other_worker`: the instance is executing in worker b, while `worker_id` of its lane
+/// still names the expired worker a.
 const MAKE: &str = "
     create temporary table if not exists made (id bigint, status text, lane text, position bigint, in_lane boolean,
         blocks boolean, key text, held boolean, arrival_no bigint, due int);
@@ -55,13 +55,13 @@ const MAKE: &str = "
     select '', lane, case when bool_or(status in ('unclaimed', 'other_worker', 'cancelled_running')) then '00000000-0000-0000-0000-00000000000a'::uuid end
     from made where in_lane group by lane;";
 
-/// Returns the SQL that creates the rows of a setup.
+/// Returns the SQL that inserts the rows of a setup with lanes and partition keys.
 pub(super) fn setup(rows: &str) -> String {
     format!("{CLEAR}{}", MAKE.replace("ROWS", rows))
 }
 
-/// The acts on a lane in which a step runs: the step results of its worker, and the acts of other
-/// sessions.
+/// The acts on a lane in which a step runs: the step results that the worker of the step writes,
+/// and the acts of other sessions.
 const LANE: &[&str] = &[
     "place",
     "pick",
@@ -83,8 +83,8 @@ const LANE: &[&str] = &[
     "release expired",
     "repair",
 ];
-/// The acts on a lane with a lane worker: the step results of the lane worker, and the acts of
-/// other sessions.
+/// The acts on a lane with a lane worker: the step results that the lane worker writes, and the
+/// acts of other sessions.
 const LANE_WORKER: &[&str] = &[
     "place",
     "pick",
@@ -106,8 +106,8 @@ const LANE_WORKER: &[&str] = &[
     "release expired",
     "repair",
 ];
-/// The acts on a partition in which a step runs: the step results of its worker, and the acts of
-/// other sessions.
+/// The acts on a partition key under which a step runs: the step results that the worker of the
+/// step writes, and the acts of other sessions.
 const PARTITION: &[&str] = &[
     "place",
     "pick",
@@ -145,7 +145,8 @@ const OUTSIDE: &[&str] = &[
     "enqueue in lane",
     "collect",
 ];
-/// The acts on a lane or partition while the step of the cancelled instance 10 still runs.
+/// The acts on a lane or a partition key while the step of instance 10, which is cancelled, still
+/// runs.
 const CANCELLED_RUNNING: &[&str] = &[
     "place",
     "pick",
@@ -163,7 +164,7 @@ const CANCELLED_RUNNING: &[&str] = &[
     "enqueue in partition",
     "collect",
 ];
-/// The acts on a partition in which no step runs.
+/// The acts on a partition key under which no step runs.
 const OUTSIDE_PARTITION: &[&str] = &[
     "place",
     "pick",
@@ -189,8 +190,8 @@ const fn setup_of(name: &'static str, acts: &'static [&'static str], rows: &'sta
 }
 
 /// The setups with lanes and partition keys. The columns of their rows are: id, status, lane, lane
-/// position, in lane, blocks, partition key, waits for the partition, arrival number, due in
-/// seconds.
+/// position, whether the instance is in the lane, whether its failure blocks the lane, partition
+/// key, `partition_waiting`, arrival number, seconds until the instance is due.
 pub(super) const SETUPS: [Setup; 26] = [
     setup_of("lane running", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
@@ -245,7 +246,8 @@ pub(super) const SETUPS: [Setup; 26] = [
         (11, 'runnable', null, null, false, false, 'p', true, null, -60)"),
 ];
 
-/// The parameter of a step result after which the worker runs no successor itself.
+/// The parameter of a step result with which the worker says that it runs no successor of the
+/// instance.
 const NONE: &str = "'{}'::bigint[]";
 const TEN: &str = "array[10::bigint]";
 

@@ -1,11 +1,12 @@
-//! Tests that the isolation kit detects a missing guard. The test removes each guard of lanes and
-//! partition keys once, and the kit must report a violation.
+//! Tests that the isolation kit detects a missing guard. The test removes each guard (a lock or a
+//! condition) of lanes and partition keys once, and the kit must report a violation.
 
 use super::{Guard, Race, assert_nothing_wrong, play_all};
 
-/// The guards of lanes and partition keys. For each: its name, whether the test needs gates to
-/// detect that the guard is missing, the texts to remove, a race that needs the guard, and the
-/// violation that the kit reports without it.
+/// The guards (locks and conditions) of lanes and partition keys. For each: its name, whether the
+/// test must add advisory locks between inner statements to detect that the guard is missing, the
+/// texts to remove, a race that needs the guard, and the violation that the isolation kit reports
+/// without it.
 #[allow(clippy::type_complexity)] // A table: name, gated, guards, setup, acts, violation.
 const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (

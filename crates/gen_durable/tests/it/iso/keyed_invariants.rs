@@ -1,5 +1,5 @@
-//! The invariants of lanes and partition keys. The kit checks them after every case: once after
-//! placement has run, and again after all instances have run to their end.
+//! The invariants of lanes and partition keys. The isolation kit checks them after every case: once
+//! after placement has run, and a second time after all instances have settled.
 
 use super::{
     acts::Act,
@@ -9,7 +9,7 @@ use super::{
 
 /// The SQL that creates two things in the schema: a trigger that records a step that starts out of
 /// order or at the same time as another step, and the function `iso_drain`, which runs all
-/// instances to their end as a worker would.
+/// instances until they have settled, as a worker does.
 pub(super) const WITNESSES: &str = "
     create function S.iso_started() returns trigger language plpgsql as $$
     begin
@@ -63,7 +63,7 @@ pub(super) const WITNESSES: &str = "
         return rounds;
     end $$;";
 
-/// A query for violations that the kit runs after placement.
+/// A query for violations that the isolation kit runs after placement.
 const PLACED: &str = "
     select 'still has a number for placement: ' || id from S.instances where arrival_no is not null
     union all
@@ -101,13 +101,14 @@ const PLACED: &str = "
     union all
     ";
 
-/// A query for the heads that are unclaimed in lanes with a lane worker.
+/// A query for the heads of lanes that have a lane worker and no claim.
 const UNCLAIMED_HEADS: &str = "
     select h.id || ' ' || h.claim_epoch
     from (select distinct l.worker_id as id from S.lanes l where l.worker_id is not null) w
     cross join lateral S._worker_lane_heads(w.id, '', '', 100) h where h.status = 'queued'";
 
-/// A query for violations that the kit runs after placement and again after the drain.
+/// A query for violations that the isolation kit runs twice: after placement, and after `iso_drain`
+/// has run all instances.
 const ALWAYS: &str = "
     select 'two instances of one lane are not queued: ' || lane_key from S.instances where in_lane and status <> 'queued'
     group by tenant, lane_key having count(*) > 1
@@ -129,7 +130,7 @@ const ALWAYS: &str = "
     select 'step_seq decreased or skipped a number: ' || id from S.iso_audit
     where what = 'change' and new_seq not in (old_seq, old_seq + 1)";
 
-/// A query for violations that the kit runs after the drain.
+/// A query for violations that the isolation kit runs after `iso_drain` has run all instances.
 const DRAINED: &str = "
     union all
     select 'never settled: ' || i.id || ' ' || i.status from S.instances i
@@ -149,10 +150,10 @@ async fn ask(driver: &Driver, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The index of the column `marks` in the rows that describe claims.
+/// The index of the column `marks` in the rows that the SQL functions return for claims.
 const MARKS: usize = 24;
 
-/// Returns the violations of the invariants after a case.
+/// Returns the violations of the invariants of lanes and partition keys after a case.
 pub(super) async fn violations(
     driver: &Driver,
     setup: &Setup,
@@ -172,8 +173,8 @@ pub(super) async fn violations(
         if !answer.committed {
             continue;
         }
-        // A row that describes a claim has more than 20 columns and a `claim_epoch`. A long row
-        // without a `claim_epoch` lists the written step results in its column `marks`.
+        // A row that an act returns for a claim has more than 20 columns and a `claim_epoch`. A
+        // long row without a `claim_epoch` lists the written step results in its column `marks`.
         let claims = answer
             .rows
             .iter()
@@ -217,8 +218,8 @@ pub(super) async fn violations(
             );
         }
     }
-    // No case may need a repair, unless the lane of the setup has no head or the partition has no
-    // holder.
+    // No case may need a repair by upkeep, unless the lane of the setup has no head or the
+    // partition key has no holder.
     if setup.name.contains("without") {
         ask(driver, "select S._repair('', '', '', '', 100)::text").await;
     }
@@ -228,8 +229,8 @@ pub(super) async fn violations(
     )
     .await;
     wrong.extend(ask(driver, &format!("{PLACED}{ALWAYS}")).await);
-    // If a lane has a lane worker and its head is unclaimed, the commit of one session must have
-    // returned the head to that session.
+    // If a lane has a lane worker and its head has no claim, the commit of one session must have
+    // returned the head to that session, so that the session runs the head.
     for head in ask(driver, UNCLAIMED_HEADS).await {
         let (id, epoch) = head.split_once(' ').unwrap();
         if !claimed.contains(&(Some(id.to_owned()), Some(epoch.to_owned()))) {

@@ -1,12 +1,13 @@
-//! Tests races on lanes and partition keys, in every order of the sessions.
+//! Tests races of acts on lanes and partition keys, in every order of the sessions.
 
 use super::{
     Race, acts::Act, assert_nothing_wrong, driver::End, keyed::SETUPS, pairs_with_rollback,
     play_all, setups::Setup,
 };
 
-/// Returns how many orders the test plays of a race with gates: `few` by default, because there are
-/// too many to play all of them, and 50 times as many with `DURABLE_ISO_ALL=1`.
+/// Returns how many orders of the sessions a test plays of a race with gates (advisory locks
+/// between inner statements): `few` by default, because there are too many to play all of them, and
+/// 50 times as many with `DURABLE_ISO_ALL=1`.
 fn some(few: usize) -> usize {
     if std::env::var_os("DURABLE_ISO_ALL").is_some() {
         few * 50
@@ -61,7 +62,7 @@ async fn an_act_on_a_lane_or_partition_that_is_rolled_back_changes_nothing_in_an
     assert_nothing_wrong(cases, &wrong);
 }
 
-/// The acts that a caller, or a step in its own transaction, may run at `repeatable read`.
+/// The acts that a caller, or a step in its own transaction, may send at `repeatable read`.
 const STRICT: [&str; 5] = [
     "10 done with effects",
     "cancel",
@@ -98,7 +99,7 @@ async fn an_act_at_repeatable_read_on_a_lane_or_partition_keeps_the_invariants_i
     assert!(cases >= 700, "only {cases} interleavings");
 }
 
-/// Setups, each with three acts that run concurrently.
+/// Setups, each with three acts on its lane or partition key that the test runs concurrently.
 const TRIPLES: [(&str, [&str; 3]); 30] = [
     (
         "lane running",
@@ -200,8 +201,7 @@ async fn three_concurrent_acts_on_a_lane_or_partition_keep_the_invariants_in_eve
     assert!(cases >= 1_000, "only {cases} interleavings");
 }
 
-/// Pairs of acts that the test also interleaves between the inner statements of their SQL
-/// functions.
+/// Pairs of acts that the test interleaves between the inner statements of their SQL functions.
 const GATED: [(&str, [&str; 2]); 32] = [
     ("lane running", ["10 done", "signal 11"]),
     ("lane running", ["10 done and runs next", "cancel 11"]),

@@ -1,6 +1,6 @@
 //! Tests the event log and its projections in every order of the sessions: append × append ×
-//! project, project × project, project × rebuild × swap, replay × live × cancel. The file also
-//! contains two common designs of a log reader and shows that they lose events.
+//! project, project × project, project × rebuild × swap, replay × project × cancel of the run. The
+//! module also contains two common designs of a log reader and shows that they lose events.
 
 use super::{
     CLUSTER, Guard,
@@ -10,9 +10,9 @@ use super::{
 };
 
 /// SQL functions that do around user code what production does. Their table has one row per applied
-/// event, so it shows a repeated event, a gap and a wrong order. It also has a sum that a function
-/// reads before a gate and writes after the gate: if two sessions write to the same generation
-/// concurrently, a part of the sum is lost.
+/// event, so the table shows a repeated event, a gap and a wrong order. A function reads a sum
+/// before a gate (an advisory lock of the driver) and writes the sum after the gate: if two
+/// sessions write to the same generation concurrently, a part of the sum is lost.
 const FIXTURE: &str = "
     create table S.iso_model (n bigint generated always as identity, generation int, position bigint, replayed boolean);
     create table S.iso_sum (generation int primary key, total bigint);
@@ -93,7 +93,7 @@ const FIXTURE: &str = "
         return '';
     end $$;";
 
-/// The statement that writes the position of a run at the end of a batch.
+/// The statement with which a worker writes the log position of a run at the end of a batch.
 const ADVANCE: &str = include_str!("../../../src/store/sql/run_advance.sql");
 
 const CLEAR: &str = "
@@ -104,7 +104,8 @@ const CLEAR: &str = "
     -- transaction; the next numbers need none.
     select nextval('S.iso_seq');";
 
-/// The SQL that inserts three events, of which the first has been projected.
+/// The SQL that inserts three events. The cursor of the scope is behind the first event, so the
+/// projection has applied only that event.
 const SOME: &str = "
     insert into S.event_heads values ('t');
     insert into S.events (tenant, name, payload, position) select 't', 'e', '1', n from generate_series(1, 3) n;
@@ -148,14 +149,15 @@ fn act(name: &str) -> Act {
     }
 }
 
-/// The SQL that gives all committed events their log positions and projects them, as the next poll
-/// would.
+/// The SQL that assigns log positions to all committed events and projects the events, as the next
+/// poll of a worker does.
 const QUIET: &str = "
     select * from S._place_events(array['t'], true);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);";
 
-/// A query for violations. Each row of its answer is one violation.
+/// A query for violations of the event log and of the projection. Each row that the query returns
+/// is one violation.
 const INVARIANTS: &str = "
     select 'the log has a gap or a repeat: ' || array_agg(position order by position)::text from S.events
     having count(*) <> coalesce(max(position), 0) or count(*) <> count(distinct position)
@@ -189,11 +191,12 @@ struct Case {
     name: &'static str,
     setup: String,
     acts: &'static [&'static str],
-    /// The SQL that the test runs after all acts have ended.
+    /// The SQL that the test runs after all acts of the case have ended.
     after: &'static str,
     invariants: &'static str,
-    /// Whether the test adds a gate to `_append`, between the statement that locks the event head
-    /// of the tenant and the statement that reads the log position.
+    /// Whether the test adds a gate (an advisory lock of the driver) to `_append`, between the
+    /// statement that locks the event head of the tenant and the statement that reads the log
+    /// position.
     gated: bool,
 }
 
@@ -277,8 +280,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Plays every order of the case, or stops at the first order that has the violation `until`.
-/// Removes the guards in `without` first.
+/// Plays every order of the sessions of a case, or stops at the first order that has the violation
+/// `until`. Removes the guards in `without` from the SQL functions first.
 async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
     let (schema, number, client) = schema(&url).await;
@@ -319,8 +322,8 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
         count += 1;
         let order: Vec<usize> = played.moves.iter().map(|(session, _)| *session).collect();
         let mut say = |what: String| wrong.push(format!("{} {order:?}: {what}", case.name));
-        // `IS001` means that another session was first, so an act may fail with it. Any other error
-        // is a violation.
+        // `IS001` means that the act of another session committed first, so an act may fail with
+        // it. Any other error of an act is a violation.
         for (answer, (act, _)) in played.answers.iter().zip(&acts) {
             if let Some(error) = answer
                 .error
@@ -364,8 +367,8 @@ async fn the_event_log_and_its_projections_keep_the_invariants_in_every_interlea
     assert!(cases_played >= 300, "only {cases_played} interleavings");
 }
 
-/// The guards of the event log. For each: its name, the texts to remove, the case that needs the
-/// guard, and the violation that the kit reports without it.
+/// The guards (locks and conditions) of the event log. For each: its name, the texts to remove, the
+/// case that needs the guard, and the violation that the isolation kit reports without it.
 const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
         "the lock that append takes on the head",
@@ -451,8 +454,8 @@ async fn removing_any_one_guard_of_the_event_log_breaks_an_invariant() {
             "the kit does not detect that {name} is missing: {wrong:?}"
         );
     }
-    // The row lock in `_project_open` only saves work: without it, the check of the projection's
-    // cursor is sufficient.
+    // The row lock on the scope in `_project_open` only saves work: without this lock, the check of
+    // the cursor of the scope is sufficient.
     let unlocked = [("_project_open", "for no key update skip locked", "")];
     let (count, wrong) = play(&case_named("project × project"), &unlocked, None).await;
     super::assert_nothing_wrong(count, &wrong);

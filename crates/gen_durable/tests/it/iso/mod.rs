@@ -1,11 +1,12 @@
 //! The isolation kit. It runs the statements of production on a real Postgres in every order in
-//! which two or three sessions can interleave. The commit of a session is a separate step of the
-//! order. In gated cases there is also a gate before each inner statement of the SQL functions, so
-//! that another session can run between two of them. After each case SQL queries check the
-//! invariants.
+//! which two or three sessions can interleave. The commit of a session is a separate move in the
+//! order. In some cases each inner statement of the SQL functions first waits for an advisory lock
+//! (a gate), so that another session can run between two inner statements. After each case SQL
+//! queries check the invariants.
 //!
-//! The kit must be able to detect a violation: some tests remove one guard (a lock or a condition)
-//! from the functions in the schema and require that the kit reports the violation it prevents.
+//! The isolation kit must be able to detect a violation: some tests remove one guard (a lock or a
+//! condition) from the functions in the schema and require that the kit reports the violation that
+//! the guard prevents.
 
 mod acts;
 mod driver;
@@ -35,8 +36,8 @@ use self::{
     setups::{SETUPS, Setup},
 };
 
-/// The Postgres server of these tests. They check isolation and not durability, so the server does
-/// not wait for the disk. It reports a deadlock after 100 ms.
+/// The Postgres server of the isolation tests. The tests check isolation and not durability, so the
+/// server does not wait for the disk. The server reports a deadlock after 100 ms.
 pub(crate) static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let options = Options::for_tests()
         .fsync(false)
@@ -57,7 +58,8 @@ const DRIVERS_AT_ONCE: usize = 4;
 struct Race {
     setup: &'static Setup,
     acts: Vec<(Act, End)>,
-    /// The maximum number of orders to play. If a race has more orders, the test plays random ones.
+    /// The maximum number of orders of the sessions to play. If a race has more orders, the test
+    /// plays random ones.
     at_most: usize,
 }
 
@@ -84,16 +86,16 @@ impl Race {
         format!("{}: {}: {order:?}", self.setup.name, acts.join(" × "))
     }
 
-    /// Plays every order of the race and returns the number of distinct orders. Appends each
-    /// violation to `wrong`.
+    /// Plays every order of the sessions of the race and returns the number of distinct orders.
+    /// Appends each violation of an invariant to `wrong`.
     async fn play(&self, driver: &mut Driver, wrong: &Mutex<Vec<String>>) -> usize {
         let setup = self.setup.sql();
         let (mut open, mut distinct) = (vec![Vec::new()], HashSet::new());
         let mut random: usize = 12_345;
         while distinct.len() < self.at_most && !open.is_empty() {
-            // To play all orders, the loop continues with the order that it found last (depth
-            // first). To play only some orders, it chooses a random one of the orders not yet
-            // played.
+            // If the race plays all orders, it continues with the order that it found last (depth
+            // first). If it plays only some orders, it chooses a random one of the orders that it
+            // has not played.
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -145,7 +147,7 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
         .await
         .unwrap();
     // In production only some commits raise lane floors and partition cursors. In these tests every
-    // commit raises them, because a repeated case must have the same result.
+    // commit raises them, because a case must have the same outcome each time.
     gates::replace(
         &client,
         &schema,
@@ -160,11 +162,12 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
     (schema, number, client)
 }
 
-/// A guard of the SQL: the name of the function, the text of the guard, and the text that replaces
-/// the guard to remove it.
+/// A guard of a SQL function: the name of the function, the text of the guard, and the text that
+/// replaces the guard to remove it.
 type Guard = (&'static str, &'static str, &'static str);
 
-/// Plays the races in several schemas concurrently. Returns the number of cases and the violations.
+/// Plays the races in several schemas concurrently. Returns the number of cases and the violations
+/// of invariants.
 async fn play_all(
     races: Vec<Race>,
     gated: bool,
@@ -236,8 +239,8 @@ async fn all_pairs_of_concurrent_acts_keep_the_invariants_in_every_interleaving(
 }
 
 /// Returns the pairs of acts of a setup in which the driver rolls back the first act. The first act
-/// must leave nothing in the database, and a second act that waited for its locks must have the
-/// same outcome as if it ran alone.
+/// must change no row, and a second act that waited for locks of the first act must have the same
+/// outcome as if it ran alone.
 fn pairs_with_rollback(setup: &'static Setup) -> impl Iterator<Item = Race> {
     let ends = |[one, two]: [Act; 2]| vec![(one, End::Rollback), (two, End::Commit)];
     setup.pairs().into_iter().map(move |pair| Race {
@@ -249,8 +252,8 @@ fn pairs_with_rollback(setup: &'static Setup) -> impl Iterator<Item = Race> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_act_that_is_rolled_back_changes_nothing_in_any_interleaving() {
-    // The test plays two setups by default. With `DURABLE_ISO_ALL=1` it plays all of them, which
-    // are as many cases as in the test of all pairs.
+    // The test plays two setups by default. With `DURABLE_ISO_ALL=1` it plays all setups, which are
+    // as many cases as in the test of all pairs.
     let setups = if std::env::var_os("DURABLE_ISO_ALL").is_some() {
         SETUPS.len()
     } else {
@@ -270,8 +273,7 @@ async fn an_act_that_is_rolled_back_changes_nothing_in_any_interleaving() {
     assert_nothing_wrong(cases, &wrong);
 }
 
-/// Setups with acts that the test also interleaves between the inner statements of their SQL
-/// functions.
+/// Setups with acts that the test interleaves between the inner statements of their SQL functions.
 const GATED: [(&str, &[&str]); 42] = [
     ("waiting, with a timer", &["fire", "signal a"]),
     ("waiting, with a timer", &["fire", "fire"]),
@@ -336,7 +338,7 @@ async fn concurrent_acts_keep_the_invariants_when_statements_inside_their_functi
     assert!(cases >= 200, "only {cases} interleavings");
 }
 
-/// Setups, each with three concurrent acts. Each act blocks or wakes one of the others.
+/// Setups, each with three acts that run concurrently on the same instances, keys or timers.
 const TRIPLES: [(&str, [&str; 3]); 14] = [
     ("waiting, with a timer", ["fire", "fire", "cancel timer"]),
     ("waiting, with a timer", ["fire", "signal a", "expire"]),
@@ -373,8 +375,8 @@ async fn three_concurrent_acts_keep_the_invariants_in_every_interleaving() {
     assert!(cases >= 300, "only {cases} interleavings");
 }
 
-/// Pairs in which the first act runs at `repeatable read`, as in the transaction of a caller or of
-/// a step. That act does not see commits made after its snapshot.
+/// Pairs of acts. The first act runs at `repeatable read`, as in the transaction of a caller or of
+/// a step. It does not see commits made after its snapshot.
 const STRICT: [(&str, [&str; 2]); 12] = [
     ("running", ["strictly signal a", "wait"]),
     ("running", ["strictly signal by key", "wait"]),
@@ -402,9 +404,10 @@ async fn an_act_at_repeatable_read_keeps_the_invariants_in_every_interleaving() 
     assert!(cases >= 80, "only {cases} interleavings");
 }
 
-/// The guards in the SQL functions. For each: its name, whether the test needs gates to detect that
-/// the guard is missing, the texts to remove, a race that needs the guard, and the violation that
-/// the kit reports without it.
+/// The guards (locks and conditions) in the SQL functions. For each: its name, whether the test
+/// must add advisory locks between inner statements to detect that the guard is missing, the texts
+/// to remove, a race that needs the guard, and the violation that the isolation kit reports without
+/// it.
 #[allow(clippy::type_complexity)] // A table: name, gated, guards, setup, acts, violation.
 const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
@@ -600,8 +603,8 @@ async fn removing_any_one_guard_from_the_sql_functions_breaks_an_invariant() {
 }
 
 /// Pairs of acts. The driver kills the backend of the first act at one of its inner statements. The
-/// second act is either the same act, sent again by a worker that does not know the outcome, or
-/// another act.
+/// second act is either the same act, which a worker sends a second time because it does not know
+/// the outcome, or another act.
 const KILLED: [(&str, [&str; 2]); 13] = [
     ("waiting, with a timer", ["fire", "fire"]),
     ("waiting, with a timer", ["fire", "cancel timer"]),
@@ -626,8 +629,9 @@ async fn an_act_with_its_backend_killed_at_any_statement_changes_nothing_and_blo
     let begun = std::time::Instant::now();
     let mut races = Vec::new();
     for (setup, [killed, survivor]) in KILLED {
-        // `_fire` has more inner statements than any other act. The test kills its backend only at
-        // gates up to the statement that inserts the next timer, and plays only some of the orders.
+        // `_fire` has more inner statements than any other act. The test kills the backend of
+        // `_fire` only at gates (before inner statements) up to the statement that inserts the next
+        // timer, and plays only some of the orders.
         let (gates, at_most) = if killed.starts_with("fire") {
             (7, 20)
         } else {

@@ -1,4 +1,5 @@
-//! The rows that exist when a case begins. They always have the same ids.
+//! The rows that exist when a case of the isolation tests begins. They have the same ids in every
+//! case.
 //!
 //! An executing instance has `claim_epoch` 5 and `step_seq` 3, and is claimed by a worker with an
 //! expired lease, so that the reaper can reap it. A waiting instance has a deadline that is due, so
@@ -6,7 +7,7 @@
 
 use super::acts::Act;
 
-/// The rows that exist when a case begins, and the acts that the tests combine on them.
+/// The rows that exist when a case begins, and the acts that the tests combine on these rows.
 pub(super) struct Setup {
     pub(super) name: &'static str,
     /// Whether `rows` describes lanes and partition keys, in the format of the module `keyed`.
@@ -223,8 +224,8 @@ pub(super) const SETUPS: [Setup; 14] = [
     Setup {
         name: "joined and running",
         keyed: false,
-        // The setup stores the child before its parent, so a reaper that reads rows in storage
-        // order locks the child first.
+        // The setup stores the row of the child before the row of its parent, so a reaper that
+        // reads rows in storage order locks the row of the child first.
         rows: "(11, 'executing', 5, 3, 10, 1, 0, 0, false),
                (10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
         acts: &[
@@ -326,7 +327,7 @@ pub(super) const SETUPS: [Setup; 14] = [
 ];
 
 impl Setup {
-    /// Returns the SQL that creates the rows of the setup.
+    /// Returns the SQL that inserts the rows of the setup.
     pub(super) fn sql(&self) -> String {
         if self.keyed {
             return super::keyed::setup(self.rows);

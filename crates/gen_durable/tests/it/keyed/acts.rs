@@ -157,7 +157,8 @@ async fn the_commit_that_settles_a_head_removes_it_from_its_lane_and_promotes_it
     run_placement(&lab).await;
     let (head, behind) = rows(&lab, ids).await;
     let now = tick(&lab).await;
-    // `step` only commits the head: the successor is not due, so no worker claims it.
+    // `Lab::step` runs and commits only the head of the lane: the successor is not due, so the lab
+    // does not claim it.
     assert!(lab.step().await);
     let (ended, next) = rows(&lab, ids).await;
     let expected = with(&head, |row| {
@@ -327,8 +328,8 @@ async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_until_placement
 }
 
 /// If an instance of a batch has both a lane and a partition key, a pick assigns the lane positions
-/// of the batch, and not its enqueue. Otherwise the instances behind that one in its lane would get
-/// their lane positions before it.
+/// of the batch. If the enqueue of the batch assigned them, the instances behind that instance in
+/// its lane would get their lane positions before that instance.
 #[tokio::test]
 async fn a_batch_keeps_its_lane_order_if_some_instances_have_a_partition_key() {
     let (lab, run_log) = lab().await;
@@ -346,8 +347,8 @@ async fn a_batch_keeps_its_lane_order_if_some_instances_have_a_partition_key() {
 }
 
 /// An enqueue of up to 10,000 instances assigns their lane positions itself, and holds the
-/// placement lock and the locks of the lanes until it commits. That would take too long for a
-/// larger batch, so picks assign the lane positions of a larger batch.
+/// placement lock and the locks of the lanes until it commits. A larger batch would hold these
+/// locks for too long, so picks assign its lane positions.
 #[tokio::test]
 async fn picks_assign_the_lane_positions_of_a_batch_of_more_than_ten_thousand_instances() {
     let (lab, _) = lab().await;
@@ -426,7 +427,8 @@ async fn all_arrivals_behind_a_locked_partition_holder_run_although_only_one_kee
 }
 
 /// A caller cancels the one instance that kept its arrival number before the next placement. The
-/// arrival number still lowers the partition cursor for the instances behind it.
+/// arrival number of the cancelled instance still lowers the partition cursor, so that placement
+/// finds the other instances under the key.
 #[tokio::test]
 async fn other_arrivals_under_a_partition_key_run_after_the_one_with_the_arrival_number_was_cancelled()
  {
@@ -475,8 +477,9 @@ async fn place_while_locked(lab: &Lab<RunLog>, id: Id<Walk>) {
     holder.batch_execute("commit").await.unwrap();
 }
 
-/// More instances arrive in the locked lane than one pass of placement reads. Placement still
-/// processes arrivals in other lanes and under partition keys.
+/// Another transaction holds the row lock of a lane, and more instances arrive in this lane than
+/// one pass of placement reads. Placement still processes arrivals in other lanes and under
+/// partition keys.
 #[tokio::test]
 async fn a_locked_lane_with_many_arrivals_does_not_delay_placement_in_other_lanes_and_partitions() {
     let (lab, run_log) = lab().await;

@@ -5,7 +5,7 @@ use gen_durable::{Blocker, Explanation, Filter, HOUR, KeyFilter, Lane, Status};
 
 use super::{At, Walk, blocking, enqueue, in_lane, lab, run, under};
 
-/// Returns the first blocker of an explanation.
+/// Returns the first reason in an explanation why an instance does not run.
 fn first(explanation: &Explanation) -> &Blocker {
     explanation.blockers.first().unwrap()
 }
@@ -100,7 +100,8 @@ async fn inspect_shows_the_depth_and_the_head_of_each_lane_and_the_blockers_of_t
         [false, false, true, false, false, false]
     );
 
-    // The explanation of an instance that waits in a lane says so, and names the head of the lane.
+    // The explanation of an instance that waits in a lane has a blocker that names the head of the
+    // lane.
     let explained = lab.inspect().explain(late.raw()).await.unwrap().unwrap();
     assert_eq!(
         explained.blockers[0],
@@ -260,8 +261,8 @@ async fn explain_names_the_partition_holder_that_an_instance_waits_for_and_inspe
             .any(|blocker| matches!(blocker, Blocker::NotDue { .. })),
         "it is not due either"
     );
-    // Makes the partition holder wait with SQL, so that the key has no partition holder until the
-    // next placement assigns one.
+    // Sets `partition_waiting` of the partition holder with SQL, so that the partition key has no
+    // holder until the next placement assigns one.
     run(
         &lab,
         &format!("update S.instances set partition_waiting = true where id = {holder}"),
@@ -278,7 +279,8 @@ async fn explain_names_the_partition_holder_that_an_instance_waits_for_and_inspe
         .await
         .unwrap();
     assert_eq!((keys[0].waiting, &keys[0].holder), (2, &None));
-    // Lists several keys in pages of one key. The query finds them through two indexes.
+    // Lists several partition keys in pages of one key each. The query finds partition keys through
+    // two indexes.
     for key in ["a", "b", "c"] {
         lab.enqueue(under(key, 3)).after(HOUR).await.unwrap();
         lab.enqueue(under(key, 4)).after(HOUR).await.unwrap();

@@ -1,4 +1,5 @@
-//! Tests the acts of operators on a lane that its failed head blocks: retry, skip, discard.
+//! Tests the acts of operators on a lane that its failed head blocks: `lane_retry`, `lane_skip`,
+//! and `lane_discard`, which cancels the head.
 
 use gen_durable::{KeyFilter, Lane, Status, UntypedInstance};
 
@@ -27,7 +28,7 @@ async fn a_head_that_an_operator_retries_keeps_its_lane_position_and_runs_before
         &format!("update S.instances set step = 'good' where id = {head}"),
     )
     .await;
-    // An operator's retry by id keeps the lane position of the head as well.
+    // If an operator retries the head by its id, the head keeps its lane position.
     lab.operate().retry(head.raw(), None).await.unwrap();
     lab.drain().await;
     assert_eq!(run_log.read(), [1, 1, 1, 2]);
@@ -144,14 +145,14 @@ async fn operator_acts_on_a_lane_that_is_not_blocked_fail_with_the_state_of_the_
             .unwrap_err()
             .is_not_found()
     );
-    // None of the refused acts changed a row.
+    // The calls `lane_retry`, `lane_skip` and `lane_discard` that returned an error changed no row.
     assert_eq!(run_log.read(), [1]);
     let lane = lab.inspect().lane("server:a").await.unwrap().unwrap();
     assert_eq!(
         (lane.depth, lane.head.unwrap().instance.status),
         (2, Status::Stuck)
     );
-    // A failure that does not block its lane needs no act of an operator.
+    // A failed head that does not block its lane needs no act of an operator: its successor runs.
     lab.cancel(head, "enough").await.unwrap();
     enqueue(&lab, in_lane("a", 3), At::Fail).await;
     lab.drain().await;
@@ -199,7 +200,7 @@ async fn lane_retry_is_refused_if_another_instance_now_holds_the_key_of_the_head
         head
     );
     assert_eq!(lab.operate().lane_skip("l").await.unwrap(), head);
-    // The client refuses invalid values before it sends a statement.
+    // The client refuses invalid lane keys and partition keys before it sends a statement.
     for (lane, partition) in [
         (Some(""), None),
         (Some("x\0"), None),

@@ -138,8 +138,8 @@ async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
     let inspect = gen_durable::Client::new(pool.clone()).inspect();
     let lane = inspect.lane("m long 000001").await.unwrap().unwrap();
     assert_eq!(lane.depth, 10_001, "the depth is counted up to this limit");
-    // The query counts the instances ahead of an instance in its lane up to the limit of 10,001
-    // too.
+    // The query that explains the last instance of the long lane counts the instances ahead of it,
+    // up to the limit of 10,001.
     let last =
         format!("(select array[max(id)] from {schema}.instances where lane_key like 'm long%')");
     let (_, ahead) = pages(&client, &pool, TURNS, &[&last]).await;
@@ -160,7 +160,7 @@ async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
         ),
         "{explained:?}"
     );
-    // The query for blocked lanes does not read the other lanes.
+    // The query that lists blocked lanes does not read lanes that are not blocked.
     let block = format!(
         "update {schema}.instances set status = 'failed', settled_at = statement_timestamp()
          where lane_key = 'm long 000001' and lane_position = 1"

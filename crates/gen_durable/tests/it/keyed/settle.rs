@@ -238,8 +238,8 @@ async fn a_partition_holder_that_is_cancelled_reaped_or_stuck_promotes_its_succe
             under(name, 2),
         );
         lab.drain().await;
-        // Makes the instance the partition holder: executing in the case `stuck`, and runnable in
-        // the other cases.
+        // Makes the instance the partition holder, with the status `executing` in the case `stuck`
+        // and the status `runnable` in all other cases.
         let status = if name == "stuck" {
             "'executing', locked_by = gen_random_uuid()"
         } else {
@@ -298,8 +298,8 @@ async fn family(lab: &Lab<RunLog>) -> (Id<Walk>, i64) {
     let child = format!("select id from S.instances where parent_id = {parent}")
         .replace("S.", &format!("{}.", lab.pool().schema()));
     let child: i64 = sql().await.query_one(&child, &[]).await.unwrap().get(0);
-    // Updates row by row, so that the new row versions of the child and of its parent are in this
-    // order in the table.
+    // Updates the row of the child before the row of its parent, so that a sequential scan of
+    // `instances` reads the child first.
     for (id, crashes) in [(child, 2), (parent.raw(), 0)] {
         let held = format!(
             "update S.instances set status = 'executing', locked_by = '{EXPIRED_WORKER}', claim_epoch = claim_epoch + 1, partition_waiting = false,
@@ -323,8 +323,8 @@ async fn reap(lab: &Lab<RunLog>) -> Vec<i64> {
         .replace("$1", &format!("'{EXPIRED_WORKER}'"))
         .replace("$2", "10")
         .replace("$3", "3");
-    // Forces the plan that the planner chooses for few rows, because the result must be the same
-    // with every plan.
+    // Makes the planner use sequential scans and no nested loops for the reap statement, as it does
+    // for a table with few rows. The statement must reap the same instances with every plan.
     let client = sql().await;
     client
         .batch_execute(

@@ -1,5 +1,6 @@
-//! Tests of recording events: positions without a gap, events of an outbox and of callers'
-//! transactions, shared statements, costs, and refused values.
+//! Tests of recording events: log positions without a gap, events that step results and callers'
+//! transactions record, statements that several calls share, costs in pages, and values that
+//! Postgres refuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,8 +133,8 @@ async fn a_step_result_with_events_in_a_larger_transaction_does_not_lock_the_log
         )
     };
     let client = crate::support::sql().await;
-    // Writes a step result as the committer does for locked rows: an earlier statement of the same
-    // transaction has locked the rows.
+    // The test writes a step result as the committer does after it found a row locked: an earlier
+    // statement of the same transaction has locked the rows of the instances.
     client
         .batch_execute(&format!(
             "begin; select from {schema}.instances for no key update"
@@ -147,8 +148,8 @@ async fn a_step_result_with_events_in_a_larger_transaction_does_not_lock_the_log
         "the append does not wait"
     );
     client.batch_execute("commit").await.unwrap();
-    // Writes a step result as the committer usually does: the statement is a transaction of its
-    // own.
+    // The test writes a step result as the committer usually does: the statement is a transaction
+    // of its own.
     client.batch_execute(&conclude(&two)).await.unwrap();
     let arrivals_and_positions = rows(
         &lab,
@@ -168,7 +169,7 @@ async fn log_positions_have_no_gap_whichever_call_or_transaction_recorded_the_ev
             .unwrap(),
         [2, 3, 4]
     );
-    // A transaction that records an event and is rolled back leaves no event and no gap in the
+    // A transaction that records an event and is rolled back leaves no event and no gap in the log
     // positions.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("t", Paid { cents: 9 })
@@ -176,7 +177,8 @@ async fn log_positions_have_no_gap_whichever_call_or_transaction_recorded_the_ev
         .await
         .unwrap();
     tx.rollback().await.unwrap();
-    // A transaction that stays open after it recorded an event delays no append of another caller.
+    // A transaction that stays open after it recorded an event delays no event that another caller
+    // records.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("t", Paid { cents: 7 })
         .headers(&"of mine")
@@ -190,7 +192,8 @@ async fn log_positions_have_no_gap_whichever_call_or_transaction_recorded_the_ev
         "each tenant has a log of its own"
     );
     tx.commit().await.unwrap();
-    // The next append first assigns a position to the event that was committed before it.
+    // The next call of `record` first assigns a log position to the event of the transaction that
+    // committed before the call.
     assert_eq!(lab.record("t", Paid { cents: 3 }).await.unwrap(), 7);
     let log = lab.events().of::<Paid>("t", 0, 100).await.unwrap();
     assert_eq!(
@@ -201,7 +204,7 @@ async fn log_positions_have_no_gap_whichever_call_or_transaction_recorded_the_ev
         (log[5].event.cents, log[5].headers.clone()),
         (7, Some("of mine".into()))
     );
-    // Records an event by SQL, as a caller in any language does.
+    // The test records an event with SQL, as a caller in any language can.
     let arrival_no = rows(
         &lab,
         "select S.record('t', 'paid', '{\"cents\": 8}', 1, '{\"by\": \"psql\"}')",
@@ -224,7 +227,8 @@ async fn a_scan_for_events_without_a_position_finds_those_of_transactions_open_a
         lab.pool().schema()
     );
     let begin = format!("begin; {record}");
-    // Three transactions record an event and commit in another order, with appends in between.
+    // Three transactions each record an event. They commit in another order, and the test records
+    // events between their commits.
     for client in &clients[..3] {
         client.batch_execute(&begin).await.unwrap();
     }
@@ -272,7 +276,7 @@ async fn record_all_of_a_hundred_events_sends_one_statement() {
         .filter(|(name, count)| before.get(name) != Some(count))
         .collect();
     assert_eq!(grown, BTreeMap::from([("append.sql", 1)]));
-    // Records a hundred events in a transaction of the caller, also with one statement.
+    // The test records a hundred events in a transaction of the caller with one statement.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record_all("t", (0..100).map(|cents| Paid { cents }))
         .within(&mut tx)
@@ -348,7 +352,8 @@ async fn invalid_events_are_refused_and_valid_events_recorded_at_the_same_time_a
             .len(),
         1
     );
-    // An event that passes the checks of the client and that Postgres refuses fails alone.
+    // The test records 30 events concurrently, and a constraint makes Postgres refuse one of them.
+    // Only the call that recorded this event fails.
     super::board::sql(
         &lab,
         "alter table S.events add constraint odd check (payload->>'cents' is distinct from '13')",
@@ -392,7 +397,7 @@ async fn a_trim_deletes_only_events_below_the_cursors_of_all_projections_and_kee
         .await
         .unwrap();
     lab.drain().await;
-    // A trim of the log keeps events that an open run of a projection has not read.
+    // A trim of the log keeps events that an open run of a projection has not read yet.
     let run = lab.projections().verify("u", "board").await.unwrap();
     assert_eq!(lab.events().trim("u", 5, now).await.unwrap(), 0);
     assert!(lab.projections().cancel(run, "enough").await.unwrap());
@@ -416,7 +421,7 @@ async fn a_trim_deletes_only_events_below_the_cursors_of_all_projections_and_kee
     );
     assert_eq!(lab.events().trim("u", 15, now).force().await.unwrap(), 5);
     lab.drain().await;
-    // A projection does not skip a gap in the log positions: the projection halts.
+    // A projection does not skip a gap in the log positions: the engine halts the scope.
     let status = lab
         .projections()
         .status("u", "board")
@@ -425,7 +430,7 @@ async fn a_trim_deletes_only_events_below_the_cursors_of_all_projections_and_kee
         .unwrap();
     assert_eq!((status.status.as_str(), status.position), ("halted", 10));
     assert!(status.last_error.unwrap().contains("trimmed"));
-    // A gap at the beginning of a log halts a projection too.
+    // The engine halts a scope, too, if the gap is at the beginning of the log.
     assert_eq!(
         lab.projections()
             .status("t", "board")
@@ -446,7 +451,7 @@ async fn an_engine_trims_only_old_events_that_every_projection_has_read() {
             .await
             .unwrap();
     }
-    // The projection of one tenant has read up to position 700 and is halted.
+    // The test inserts a halted scope of tenant `b`, with its cursor at log position 700.
     super::board::sql(
         &lab,
         "insert into S.projections (tenant, projection, version, position, status) values ('b', 'board', 1, 700, 'halted')",
@@ -473,7 +478,7 @@ async fn an_engine_trims_only_old_events_that_every_projection_has_read() {
         left().await == [["a", "1"], ["b", "1800"], ["c", "1"]]
     })
     .await;
-    // The trim delayed no projection, and the newest event is kept.
+    // The trim of the log of tenant `a` delayed no projection, and the newest event still exists.
     assert_eq!(
         lab.sync::<super::board::Board>("a", 2_501, crate::support::SOON)
             .await

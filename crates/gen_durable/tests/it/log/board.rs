@@ -1,5 +1,5 @@
-//! A projection for tests. Its rows show not only wrong sums, but also wrong order, gaps and
-//! repeated events.
+//! A projection for tests. Its rows show wrong sums, a wrong order of events, gaps and repeated
+//! events.
 
 use gen_durable::{
     Context, Digest, Event, Job, Lab, PoisonPolicy, Policy, Projection, ProjectionContext,
@@ -25,7 +25,7 @@ impl Event for Shipped {
     const NAME: &'static str = "shipped";
 }
 
-/// The tables of the projections of the tests, in the schema of the lab.
+/// The SQL that creates the tables of the tests' projections in the schema of the lab.
 pub(crate) const TABLE: &str = "
     create table S.board (tenant text, generation int, position bigint, cents bigint, replayed boolean,
         primary key (tenant, generation, position));
@@ -34,10 +34,10 @@ pub(crate) const TABLE: &str = "
     grant all on S.board, S.totals to gen_durable_runtime";
 
 /// A projection that inserts a row for every payment, and adds the amounts of each batch to a
-/// total, so that an event that is applied twice is visible.
+/// total, so that the total shows an event that was applied twice.
 pub(crate) struct Board {
     pub(crate) schema: String,
-    /// Amounts at which `apply` fails.
+    /// The amounts of the events for which `apply` fails.
     pub(crate) poison: Vec<i64>,
     pub(crate) on_poison: PoisonPolicy,
     pub(crate) attempts: u32,
@@ -177,7 +177,8 @@ pub(crate) async fn rows(lab: &Lab<()>, text: &str) -> Vec<Vec<String>> {
     rows.collect()
 }
 
-/// Returns the amounts of the generation that readers see.
+/// Returns the amounts in the rows of the current generation of the projection [`Board`], which
+/// readers see.
 pub(crate) async fn board(lab: &Lab<()>, tenant: &str) -> Vec<i64> {
     let text = format!(
         "select cents from S.board where tenant = '{tenant}' and generation = S.generation('{tenant}', 'board') order by position"

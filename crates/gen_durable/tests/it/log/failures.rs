@@ -1,6 +1,6 @@
 //! Tests of events that a projection cannot apply: the engine retries an event, and then halts the
-//! scope or parks the event. Each failure is recorded once, and is resolved when the event is
-//! applied.
+//! scope or parks the event. The engine records each failure once, and marks the failure as
+//! resolved when a later attempt applies the event.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
         .await
         .unwrap();
     lab.drain().await;
-    // The projection has applied the events before the event of 3 cents, which it retries after one
-    // second and then after two.
+    // The projection has applied the events before the event of 3 cents. The engine retries that
+    // event after one second and then after two seconds.
     assert_eq!(
         (board(&lab, "t").await, board(&lab, "healthy").await),
         (vec![1, 2], vec![1, 2])
@@ -93,8 +93,9 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
         "{error}"
     );
 
-    // The lab now runs a build that can apply the event. After an operator's retry the scope
-    // continues, and the failure is resolved.
+    // From now on the lab runs a build of the projection that can apply the event of 3 cents. After
+    // an operator's retry of the scope, the lab applies the event and marks the failure as
+    // resolved.
     let fixed = lab;
     let fixed = super::failures::again(fixed, Board::new(&schema));
     fixed.drain().await;
@@ -130,7 +131,7 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
     );
 }
 
-/// Returns the lab with another build of the projection.
+/// Returns the lab with another build of the projection [`Board`].
 fn again(lab: gen_durable::Lab<()>, board: Board) -> gen_durable::Lab<()> {
     lab.project_instead(board)
 }
@@ -213,7 +214,8 @@ async fn an_event_that_a_projection_cannot_decode_halts_its_scope_without_a_retr
     );
 }
 
-/// A projection that waits at an event of 2 cents until the test adds a permit.
+/// A projection that waits in `apply` of an event of 2 cents until the test adds a permit to the
+/// semaphore.
 struct Slow {
     board: Board,
     begun: Arc<Semaphore>,

@@ -1,5 +1,5 @@
-//! The event log and projections, through the public API. All interleavings of their statements are
-//! tested in `iso::log`.
+//! Tests of the event log and of projections, through the public API. The module `iso::log` tests
+//! all interleavings of their statements.
 
 mod append;
 mod board;

@@ -1,5 +1,5 @@
-//! The cost in pages of statements on an event log does not depend on the length of the log, on
-//! other tenants, or on an old snapshot that another transaction keeps.
+//! Tests that the cost in pages of statements on an event log does not depend on the length of the
+//! log, on other tenants, or on an old snapshot that another transaction keeps.
 
 use gen_durable::Pool;
 use tokio_postgres::Client;
@@ -9,8 +9,8 @@ use crate::{
     support::{apart, sql_at},
 };
 
-/// Returns how many pages a statement touches when the client sends it for the second time. The
-/// statement is rolled back.
+/// Sends a statement twice, each time in a transaction that the function rolls back. Returns how
+/// many pages the second run touches.
 async fn pages(client: &mut Client, pool: &Pool, text: &str) -> u64 {
     let text = text.replace("S.", &format!("{}.", pool.schema()));
     let mut pages = 0;
@@ -66,8 +66,8 @@ async fn the_frequent_statements_of_an_event_log_cost_the_same_however_many_even
     let (pool, url) = apart().await;
     let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
-    // Runs each statement seven times while all tables are empty, because Postgres tries five
-    // custom plans before a generic plan.
+    // The test runs each measured statement seven times while all tables are empty, because
+    // Postgres makes five custom plans before it considers a generic plan.
     for _ in 0..7 {
         for (_, text, _) in HOT {
             let tx = client.transaction().await.unwrap();
@@ -146,8 +146,9 @@ async fn a_page_of_the_search_for_scopes_that_lag_costs_the_same_whatever_the_nu
             format!(
                 "select * from S._scopes_behind(array['p', 'q'], array[1, 1], array[false, false], {worker}, 100, 0, 0, false)"
             ),
-            // The limit allows, per tenant and projection, one index probe for the cursor and one
-            // for the end of the log, and the pages that planning reads.
+            // The statement may touch, per tenant and projection, the pages of one index probe for
+            // the cursor of the scope and of one for the end of the log, and the pages that
+            // planning reads.
             100 * 2 * 20,
         ),
         (

@@ -1,5 +1,5 @@
-//! Live projections: every event of every tenant is applied once and in order, with one engine and
-//! with many.
+//! Tests that workers apply every event of every tenant once and in order to the table of a
+//! projection, with one engine and with many engines.
 
 use gen_durable::{
     Engine, Error, Events, Projection, ProjectionContext, Recorded, Settings, StepError, fatal,
@@ -163,7 +163,8 @@ async fn an_engine_applies_new_events_and_a_caller_can_wait_until_a_projection_h
             usize::try_from(position).unwrap()
         );
     }
-    // Records an event in a caller's transaction. The engine gets no hint of the commit.
+    // The test records an event in a caller's transaction. The engine gets no hint when the
+    // transaction commits.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("new tenant", Paid { cents: 5 })
         .within(&mut tx)
@@ -171,7 +172,8 @@ async fn an_engine_applies_new_events_and_a_caller_can_wait_until_a_projection_h
         .unwrap();
     tx.commit().await.unwrap();
     assert_eq!(lab.sync::<Board>("new tenant", 1, SOON).await.unwrap(), 1);
-    // Records an event with SQL, as another process does, without a pool of this process.
+    // The test records an event with SQL on a connection outside the pools of the engine, as
+    // another process does.
     rows(&lab, "select S.record('psql', 'paid', '{\"cents\": 8}')").await;
     eventually("the event is projected", async || {
         board(&lab, "psql").await == [8]
@@ -223,8 +225,8 @@ async fn many_concurrent_engines_apply_every_event_to_a_projection_once_and_in_o
     for engine in engines {
         engine.stop().await;
     }
-    // The projection adds up its batches itself, so a batch that was applied twice would be visible
-    // in the totals.
+    // The projection adds the events of each batch to its totals, so the totals show a batch that
+    // was applied twice.
     let totals = rows(&lab, "select count, last from S.totals").await;
     assert_eq!(totals, vec![["120", "120"]; 5]);
     let wrong = "select count(*) from S.board b join S.events e using (tenant, position)
@@ -274,7 +276,8 @@ async fn projections_of_a_thousand_tenants_share_few_connections_and_are_not_ope
         "select count(*) from pg_stat_activity where usename = 'gen_durable_runtime' and query like '%S.%'",
     );
     assert!(connections.await[0][0].parse::<i64>().unwrap() <= 9);
-    // The engine does not open idle scopes again and again.
+    // While no new events arrive, the engine sends the statement `project_open.sql` at most ten
+    // times.
     let opens = || {
         lab.statements()
             .get("project_open.sql")

@@ -1,12 +1,12 @@
 //! Tests that combine parked events with runs: each event counts once in the table of the
-//! projection, whether a run or a redrive applies the event.
+//! projection, whether a rebuild, a replay or a redrive applies the event.
 
 use gen_durable::{Lab, PoisonPolicy, RunRequest};
 
 use super::board::{Board, Paid, lab, rows, sql};
 
-/// Returns a [`Board`] that cannot apply events of these amounts and parks them at the first
-/// failure.
+/// Returns a [`Board`] that cannot apply events of the amounts in `poison` and parks these events
+/// at the first failure.
 fn parks(schema: &str, poison: &[i64]) -> Board {
     Board {
         poison: poison.to_vec(),
@@ -16,7 +16,7 @@ fn parks(schema: &str, poison: &[i64]) -> Board {
     }
 }
 
-/// Creates a lab with events of 1, 2 and 4 cents, of which the second event is parked.
+/// Creates a lab with events of 1, 2 and 4 cents. The projection has parked the event of 2 cents.
 async fn parked() -> (Lab<()>, String) {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
@@ -42,7 +42,7 @@ async fn totals(lab: &Lab<()>) -> Totals {
     (row[0].parse().unwrap(), row[1].parse().unwrap())
 }
 
-/// Returns the positions of unresolved failures, with their states.
+/// Returns the log positions of unresolved failures, with the states of the failures.
 async fn open_failures(lab: &Lab<()>) -> Vec<(i64, String)> {
     let failures = lab
         .projections()
@@ -59,9 +59,9 @@ async fn redrive(lab: &Lab<()>) -> usize {
     lab.projections().redrive("t", "board", None).await.unwrap()
 }
 
-/// Returns each kind of run that applies events to the rows that readers see, with the totals after
-/// the run: `.1` if a redrive applied the parked event before the run, `.2` if not. A replay adds
-/// to the existing rows.
+/// Returns each kind of run that applies events to rows that readers see, with the totals after the
+/// run: `.1` if a redrive applied the parked event before the run, `.2` if not. A replay adds its
+/// totals to the existing rows.
 fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
     let projections = lab.projections();
     [
@@ -78,8 +78,8 @@ fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
 #[tokio::test]
 async fn a_parked_event_that_a_rebuild_or_replay_applied_is_resolved_and_not_applied_again() {
     for kind in 0..3 {
-        // The redrive is requested after the run, before the run begins, or is finished before the
-        // run.
+        // The test requests the redrive after the run has finished, or requests both before
+        // `Lab::drain` executes the run, or lets the redrive finish before it requests the run.
         for order in ["run, redrive", "both, then drain", "redrive, run"] {
             let (lab, schema) = parked().await;
             let lab = lab.project_instead(parks(&schema, &[]));
@@ -148,8 +148,8 @@ async fn a_parked_event_that_a_rebuild_or_replay_could_not_apply_stays_parked_un
 #[tokio::test]
 async fn an_event_that_only_a_shadow_rebuild_could_not_apply_is_parked_by_the_swap() {
     let (lab, schema) = parked().await;
-    // This build applies the second event and cannot apply the third, which the live projection has
-    // applied.
+    // This build of the projection can apply the event of 2 cents, which the previous build has
+    // parked. It cannot apply the event of 4 cents, which the previous build has applied.
     let lab = lab.project_instead(parks(&schema, &[4]));
     lab.projections()
         .rebuild_in_a_shadow("t", "board")
@@ -159,7 +159,7 @@ async fn an_event_that_only_a_shadow_rebuild_could_not_apply_is_parked_by_the_sw
     lab.drain().await;
     assert_eq!(totals(&lab).await, (2, 3));
     assert_eq!(open_failures(&lab).await, [(3, "parked".to_owned())]);
-    // A verification swaps nothing and parks nothing.
+    // A verification does not replace the rows that readers see, and it parks no event.
     let lab = lab.project_instead(parks(&schema, &[1, 2, 4]));
     lab.projections().verify("t", "board").await.unwrap();
     lab.drain().await;
@@ -178,8 +178,8 @@ async fn a_redrive_of_a_parked_event_waits_until_the_projection_cursor_has_passe
 {
     for cancelled in [false, true] {
         let (lab, schema) = parked().await;
-        // The rebuild clears the rows, and the live projection halts at the first event: the cursor
-        // is before the parked event.
+        // The rebuild deletes the rows of the projection, and the engine halts the scope at the
+        // first event: the cursor of the scope stays before the parked event.
         let halts = Board {
             poison: vec![1],
             attempts: 1,

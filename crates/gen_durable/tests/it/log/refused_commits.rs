@@ -1,5 +1,5 @@
-//! Tests of projections with a transaction that the server refuses after `apply` has returned, or
-//! cancels while `apply` runs.
+//! Tests of projections in which Postgres refuses the commit of a batch after `apply` has returned,
+//! or cancels a statement while `apply` runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,22 +10,23 @@ use gen_durable::{
 use super::board::{Paid, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
 
-/// Creates a table of payments with unique amounts. Postgres checks the constraint at COMMIT.
+/// The SQL that creates a table of payments with unique amounts. Postgres checks the constraint at
+/// COMMIT.
 const TABLE: &str = "
     create table S.once (tenant text, generation int, cents bigint, replayed boolean,
         unique (tenant, generation, cents) deferrable initially deferred);
     grant all on S.once to gen_durable_runtime";
 
-/// The fault that a projection has with events of 2 cents, or with large batches.
+/// The fault of the projection at events of 2 cents, or at large batches.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
-    /// The projection has no fault, except that amounts may violate the unique constraint.
+    /// `apply` has no fault. Postgres refuses the commit if two events have the same amount.
     Nothing,
-    /// A statement fails, and `apply` ignores the error.
+    /// A statement of `apply` fails, and `apply` ignores the error.
     Hidden,
-    /// A statement for an event of 2 cents fails with this SQLSTATE.
+    /// A statement of `apply` for an event of 2 cents fails with this SQLSTATE.
     Fails(&'static str),
-    /// A statement for a batch of more than two events fails with this SQLSTATE.
+    /// A statement of `apply` for a batch of more than two events fails with this SQLSTATE.
     Large(&'static str),
 }
 
@@ -231,15 +232,17 @@ async fn projection_runs_and_redrives_with_a_refused_commit_report_the_error() {
         .await
         .unwrap();
     lab.drain().await;
-    // Postgres refuses the commit of the redrive too, which counts as one attempt.
+    // Postgres refuses the commit of the redrive, as it refused the first commit of this event. The
+    // redrive counts as one attempt.
     assert_eq!(
         lab.projections().redrive("t", "once", None).await.unwrap(),
         1
     );
     lab.drain().await;
     assert_eq!(failures(&lab).await, [(3, "parked".to_owned(), 2)]);
-    // A shadow rebuild by a build with the policy `Park` continues after the refused event. By a
-    // build with the policy `Halt`, the run fails and its error names the event.
+    // A shadow rebuild by a build with the policy `Park` continues after the event that Postgres
+    // refused. A shadow rebuild by a build with the policy `Halt` fails, and its error names the
+    // event.
     let run = lab
         .projections()
         .rebuild_in_a_shadow("t", "once")
@@ -312,8 +315,8 @@ async fn a_failure_and_its_attempts_are_recorded_for_an_event_that_the_server_al
             .unwrap();
         lab.drain().await;
         assert_eq!(once(&lab).await, [1], "the events before it are applied");
-        // The projection allows one attempt per event. After errors of the server itself the engine
-        // tries a few times more.
+        // The projection allows one attempt per event. After an error with a SQLSTATE of the server
+        // itself, such as out of memory, the engine tries the event a few times more.
         for attempt in 1..5 {
             assert_eq!(
                 failures(&lab).await,

@@ -98,7 +98,8 @@ async fn a_shadow_rebuild_with_an_equal_digest_replaces_the_rows_and_deletes_the
         .await,
         [["2"]]
     );
-    // The live projection continues with the new rows.
+    // After the rebuild the workers apply new events to the rows of the new generation of the
+    // projection.
     lab.record("t", Paid { cents: 5 }).await.unwrap();
     lab.drain().await;
     assert_eq!(board(&lab, "t").await.len(), 1_001);
@@ -294,7 +295,8 @@ async fn a_new_projection_version_does_not_change_the_rows_of_the_old_version_un
         (Some(2), Some(2)),
         "also for a tenant without new events"
     );
-    // The digests of the two versions differ, because the second version writes other rows.
+    // The shadow rebuild reports that the digests of the two versions differ, because version 2
+    // writes other rows than version 1.
     let run = lab
         .projections()
         .rebuild_in_a_shadow("u", "board")
@@ -316,13 +318,14 @@ async fn a_new_projection_version_does_not_change_the_rows_of_the_old_version_un
         board(&lab, "u").await,
         (1..=11).map(|cents| cents * 2).collect::<Vec<_>>()
     );
-    // The build of the old version detects that the rows are of a newer version, and applies
-    // nothing.
+    // The build of version 1 detects that version 2 wrote the rows of the projection, and applies
+    // no event.
     let lab = lab.project_instead(Board::new(&schema));
     lab.record("u", Paid { cents: 12 }).await.unwrap();
     lab.drain().await;
     assert_eq!(board(&lab, "u").await.len(), 11);
-    // This build requests the rebuild itself, because of `OnVersionChange::Rebuild`.
+    // This build of version 2 requests the rebuild by itself, because of
+    // `OnVersionChange::Rebuild`.
     let lab = lab.project_instead(Doubled(schema, OnVersionChange::Rebuild));
     lab.drain().await;
     assert_eq!(board(&lab, "t").await[999], 2_000);
@@ -333,8 +336,8 @@ async fn a_new_projection_version_does_not_change_the_rows_of_the_old_version_un
 async fn a_projection_run_continues_at_the_position_where_its_worker_crashed() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
-    // Changes the row of the run as if its worker had crashed: the run is at position 400, and its
-    // owner is a worker that does not exist.
+    // The test changes the row of the run as if its worker had crashed: the run is at log position
+    // 400, and its owner is a worker that does not exist.
     sql(&lab, &format!(
         "update S.projection_runs set status = 'running', started_at = S.clock(), generation = 2, position = 400,
             applied = (select applied from S.projections where tenant = 't'),
@@ -405,7 +408,8 @@ async fn a_rebuild_from_a_trimmed_log_is_refused_and_deletes_no_row() {
             .unwrap(),
         500
     );
-    // The test deletes the whole log of tenant `u`, so that no run can read the events of its rows.
+    // The test deletes the whole log of tenant `u`, so that no run can read the events from which
+    // the rows of tenant `u` were made.
     sql(&lab, "delete from S.events where tenant = 'u'").await;
     for (tenant, rows, trimmed) in [
         ("t", 1_000, "events 1 to 500 "),
@@ -434,7 +438,7 @@ async fn a_rebuild_from_a_trimmed_log_is_refused_and_deletes_no_row() {
 async fn a_build_never_continues_a_projection_run_that_a_build_of_another_version_began() {
     let (lab, schema) = filled().await;
     // The test changes a run to version 2, as if a newer build had requested the run. The build of
-    // version 1 does not execute it.
+    // version 1 does not execute this run.
     let newer = lab.projections().verify("t", "board").await.unwrap();
     sql(
         &lab,
@@ -447,7 +451,7 @@ async fn a_build_never_continues_a_projection_run_that_a_build_of_another_versio
         "pending"
     );
     // The test leaves a half-finished run of version 1, the version of an older build. A build of
-    // another version cannot continue the rows of that run.
+    // another version cannot add rows to the rows of that run.
     let older = lab
         .projections()
         .rebuild_in_a_shadow("u", "board")
@@ -466,7 +470,7 @@ async fn a_build_never_continues_a_projection_run_that_a_build_of_another_versio
         older.status == "failed" && older.error.clone().unwrap().contains("older version"),
         "{older:?}"
     );
-    // A build of a newer version does not replay events onto rows of an older version either.
+    // A build of version 2 does not replay events onto rows that version 1 wrote.
     let replay = lab.projections().replay("u", "board").await.unwrap();
     lab.drain().await;
     let replay = lab.projections().run(replay).await.unwrap();
@@ -477,7 +481,7 @@ async fn a_build_never_continues_a_projection_run_that_a_build_of_another_versio
     assert_eq!(board(&lab, "u").await, (1..=10).collect::<Vec<_>>());
 }
 
-/// A projection that waits in each replay until the test adds permits.
+/// A projection that waits in `apply` of every run until the test adds permits to the semaphore.
 struct Slow {
     board: Board,
     begun: Arc<Semaphore>,
@@ -527,7 +531,7 @@ async fn an_unfinished_shadow_rebuild_delays_neither_new_events_nor_the_live_pro
         .await
         .unwrap();
     begun.acquire().await.unwrap().forget();
-    // The shadow rebuild waits in the middle of a batch, with its transaction open.
+    // The shadow rebuild waits in `apply`, in the middle of a batch, with its transaction open.
     for cents in 1..=20 {
         let position = lab.record("t", Paid { cents }).await.unwrap();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Tests of runs of all tenants at once, of digests without generations, and of the deletion of old
-//! runs and failures.
+//! Tests of runs of all tenants at once, of digests of projections without generations, and of the
+//! deletion of old runs and failures.
 
 use gen_durable::{
     DAY, Digest, Engine, Projection, ProjectionContext, Recorded, RunKind, SECOND, Settings,
@@ -62,7 +62,7 @@ async fn a_request_to_rebuild_all_tenants_is_one_statement_and_skips_scopes_with
         .await
         .unwrap_err();
     assert!(unknown.is_not_found(), "{unknown}");
-    // Inserts more tenants than one page of any list holds.
+    // The test inserts scopes of more tenants than one page of any list holds.
     sql(&lab, "insert into S.projections (tenant, projection, version) select 'many ' || n, 'board', 1 from generate_series(1, 12000) n").await;
     assert_eq!(
         lab.projections()
@@ -74,7 +74,7 @@ async fn a_request_to_rebuild_all_tenants_is_one_statement_and_skips_scopes_with
     );
 }
 
-/// A projection with a digest and without generations in its table.
+/// A projection that has a digest, and a table without a column for the generation.
 struct Flat(String);
 impl Projection for Flat {
     const NAME: &'static str = "flat";
@@ -124,7 +124,8 @@ async fn a_rebuild_without_generations_stores_the_digest_of_the_cleared_rows_and
         .await
         .unwrap();
     lab.drain().await;
-    // A table without generations has no place for the rows of a shadow, so these runs fail.
+    // The table of this projection cannot hold the rows of two generations, so runs that need a
+    // second generation fail.
     for run in [
         lab.projections().verify("t", "flat"),
         lab.projections().rebuild_in_a_shadow("t", "flat"),

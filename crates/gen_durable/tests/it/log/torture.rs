@@ -1,5 +1,6 @@
-//! Many processes append events while other processes run projections and are killed. Then the test
-//! compares the tables of the projections with the log, and with the rows of a rebuild.
+//! A test in which many processes append events while other processes run projections. The test
+//! kills processes that run projections. Then it compares the tables of the projections with the
+//! log, and with the rows that a verification computes.
 
 use std::{
     io::Read,
@@ -13,14 +14,15 @@ use serde::{Deserialize, Serialize};
 use super::board::{Board, Paid, TABLE};
 use crate::support::{SOON, eventually, live, sql};
 
-/// The environment variable with the plan of a child process of this test.
+/// The environment variable with the [`Plan`] of a child process of this test.
 const PLAN: &str = "DURABLE_TEST_LOG";
 
 #[derive(Serialize, Deserialize, Clone)]
 struct Plan {
     url: String,
     schema: String,
-    /// The number of events to append. With `None` the process runs projections until it is killed.
+    /// The number of events to append. With `None` the child process runs projections until the
+    /// test kills it.
     append: Option<usize>,
     number: usize,
     tenants: usize,
@@ -38,7 +40,8 @@ impl Process {
             ])
             .env(PLAN, serde_json::to_string(plan).unwrap())
             .env_remove("DATABASE_URL")
-            // The child process exits when this pipe is closed, so it does not outlive the test.
+            // The child process exits when the test closes this pipe, so the process does not
+            // outlive the test.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn();
@@ -53,8 +56,8 @@ impl Drop for Process {
     }
 }
 
-/// The entry point of a child process. Without a plan, as in every ordinary test run, this test
-/// returns at once.
+/// The entry point of a child process. Without the environment variable `PLAN`, as in every
+/// ordinary test run, this test returns at once.
 #[test]
 fn entry_point_of_a_child_process_that_appends_or_projects_events() {
     let Ok(plan) = std::env::var(PLAN) else {
@@ -90,8 +93,8 @@ fn entry_point_of_a_child_process_that_appends_or_projects_events() {
         });
 }
 
-/// Appends events in every way: single events, many at once, in a transaction that commits, and in
-/// a transaction that is rolled back.
+/// Appends `count` events in every way: single events, many at once, in a transaction that the
+/// process commits, and in a transaction that the process rolls back.
 async fn append(client: Client, plan: &Plan, count: usize) {
     let mut left = count;
     let mut round = plan.number;
@@ -153,7 +156,8 @@ async fn state(watch: &tokio_postgres::Client, schema: &str) -> String {
     watch.query_one(&text, &[]).await.unwrap().get(0)
 }
 
-/// For a full run set `DURABLE_EVENTS=1000000 DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
+/// The test runs at a reduced size. For the full size set `DURABLE_EVENTS=1000000
+/// DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
 #[tokio::test]
 async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_time() {
     let number =
@@ -169,7 +173,8 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let watch = sql().await;
-    // The processes connect as the owner of the schema, so no role needs grants.
+    // The child processes connect as the owner of the schema, so the test grants no rights to
+    // roles.
     let tables = TABLE
         .split("grant")
         .next()
@@ -202,11 +207,11 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
     let mut rebuilds = Vec::new();
     let projected = "select coalesce(sum(position), 0)::bigint from S.projections";
     for kill in 1..=kills {
-        // Spreads the kills over the work and not over time.
+        // The test kills processes at fixed shares of the events and not at fixed times.
         let due = total * i64::try_from(kill).unwrap() / i64::try_from(kills + 1).unwrap();
         let begun = Instant::now();
         while one(projected).await < due {
-            // The message of a timeout contains the whole state.
+            // The message of a timeout contains the state of the log, the scopes and the runs.
             assert!(
                 begun.elapsed() < SOON * 3,
                 "no progress before kill {kill}: {}",
@@ -218,7 +223,8 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
         projectors[victim].0.kill().unwrap();
         projectors[victim].0.wait().unwrap();
         projectors[victim] = Process::start(&plan(None, victim));
-        // Requests shadow rebuilds of some scopes, which any running process executes meanwhile.
+        // The test requests shadow rebuilds of three scopes. Any of the processes that run
+        // projections can execute them.
         if kill == 1 {
             for n in 0..3 {
                 rebuilds.push(
@@ -251,12 +257,14 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
         );
     }
 
-    // The log has as many events as were acknowledged, and no gap.
+    // The log has as many events as the appending processes recorded, and its log positions have no
+    // gap.
     assert_eq!(one("select count(*) from S.events").await, total);
     let gaps = "select count(*) from (select tenant from S.events group by tenant
         having min(position) <> 1 or max(position) <> count(*) or count(distinct position) <> count(*)) odd";
     assert_eq!(one(gaps).await, 0);
-    // The tables of the projection have every row, and the sums that the projection counted itself.
+    // The tables of the projection have a row for every event, and the totals of the projection
+    // equal the sums over the log.
     let odd = "select count(*) from (select tenant, count(*) c, sum((payload->>'cents')::bigint) s, max(position) m
             from S.events group by tenant) e
         full join (select * from S.totals where generation = S.generation(tenant, 'board')) t on t.tenant = e.tenant
@@ -266,7 +274,7 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
         where b.cents = (e.payload->>'cents')::bigint and b.generation = S.generation(b.tenant, 'board')";
     assert_eq!(one(lines).await, total);
 
-    // A rebuild produces the same rows.
+    // A verification of each scope computes the same rows from the log.
     let mut runs = Vec::new();
     for n in 0..tenants {
         runs.push(

@@ -1,12 +1,12 @@
-//! A walk reads all tenants in pages, by one worker at a time, to find scopes with new events.
-//! Workers find some changes without the walk.
+//! Tests of the walk, which finds scopes with new events: workers read all tenants in pages, one
+//! worker at a time. Workers find some changes without the walk.
 
 use gen_durable::{Client, Engine, HOUR, Pool, Settings};
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually, sql_at};
 
-/// Reads a page of two tenants of the walk of `board`.
+/// The statement that reads a page of two tenants in the walk of the projection `board`.
 const PAGE: &str = "select tenant, more from S._scopes_behind(array['board'], array[1], array[false], gen_random_uuid(), 2, 0, 0, false)";
 
 #[tokio::test]
@@ -17,7 +17,8 @@ async fn one_worker_at_a_time_reads_a_page_of_tenants_and_the_pages_cover_all_te
     }
     let (mut one, two) = (sql_at(lab.url()).await, sql_at(lab.url()).await);
     let page = PAGE.replace("S.", &format!("{}.", lab.pool().schema()));
-    // No worker waits for the lock of the walk's row: a wait would fail after 10 s.
+    // No worker may wait for the row lock of the walk that another worker holds. A wait would fail
+    // after 10 s.
     two.batch_execute("set lock_timeout = '10s'").await.unwrap();
     let read = |rows: Vec<tokio_postgres::Row>| {
         let tenants: Vec<Option<String>> = rows.iter().map(|row| row.get(0)).collect();
@@ -32,7 +33,7 @@ async fn one_worker_at_a_time_reads_a_page_of_tenants_and_the_pages_cover_all_te
             .map(|name| (*name).to_owned())
             .collect::<Vec<_>>()
     };
-    // The first call inserts the row of the walk in a transaction of its own.
+    // The first call of the statement inserts the row of the walk and commits it.
     assert_eq!(
         read(two.query(&page, &[]).await.unwrap()),
         (names(&["", "a"]), true)
@@ -67,7 +68,7 @@ async fn one_worker_at_a_time_reads_a_page_of_tenants_and_the_pages_cover_all_te
         (names(&[]), false),
         "the walk is not due"
     );
-    // Another version of the projection has a walk of its own.
+    // Version 2 of the projection has a walk of its own.
     let other = page.replace("array[1]", "array[2]");
     assert_eq!(
         read(two.query(&other, &[]).await.unwrap()),
@@ -75,7 +76,7 @@ async fn one_worker_at_a_time_reads_a_page_of_tenants_and_the_pages_cover_all_te
     );
 }
 
-/// Defers the walk by a day, so that an engine finds changes only by other means.
+/// The SQL that defers the walk by a day, so that an engine can find changes only without the walk.
 const NO_WALK: &str = "insert into S.log_walks (walk, projection, version, due_at)
     values ('behind', 'board', 1, statement_timestamp() + interval '1 day')
     on conflict (walk, projection, version) do update set due_at = excluded.due_at";
@@ -94,8 +95,7 @@ async fn a_worker_continues_the_scope_of_a_crashed_worker_without_a_walk_over_al
     let first = lab.record("t", Paid { cents: 1 }).await.unwrap();
     assert_eq!(lab.sync::<Board>("t", first, SOON).await.unwrap(), first);
     sql(&lab, NO_WALK).await;
-    // Changes the row of the scope as if its worker had moved the cursor and crashed a moment
-    // later.
+    // The test changes the row of the scope as if its worker had moved the cursor and then crashed.
     let crashed = "update S.projections set owner = gen_random_uuid(), owned_until = statement_timestamp() + interval '3 s'";
     sql(&lab, crashed).await;
     lab.record("t", Paid { cents: 2 }).await.unwrap();
@@ -143,7 +143,8 @@ async fn an_engine_trims_the_old_events_of_many_tenants_one_page_of_tenants_at_a
         insert into S.projections (tenant, projection, version, position)
         select 'tenant ' || n, 'board', 1, case when n = 7 then 1 else 3 end from generate_series(1, 500) n where n <> 8";
     sql(&lab, load).await;
-    // An engine without the projection trims the logs and reads no event.
+    // The test starts an engine without the projection. The engine trims the logs and reads no
+    // event.
     let settings = Settings {
         event_retention: Some(HOUR),
         collect_every: std::time::Duration::from_millis(50),
@@ -157,8 +158,8 @@ async fn an_engine_trims_the_old_events_of_many_tenants_one_page_of_tenants_at_a
             .unwrap(),
     );
     let left = "select count(*), count(*) filter (where tenant = 'tenant 7'), count(*) filter (where tenant = 'tenant 8') from S.events";
-    // Each log keeps its last event, and events that the projection has not read. A log that the
-    // projection has not begun keeps all events.
+    // The engine keeps the last event of each log, and the events that the projection has not read.
+    // It keeps all events of a log that has no scope of the projection.
     eventually("the logs are trimmed", async || {
         rows(&lab, left).await == [["503", "2", "3"]]
     })

@@ -1,4 +1,4 @@
-//! Compares all columns that the API shows, of all rows, between Postgres and the model.
+//! Compares all rows and all columns that the API shows between Postgres and the model.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::{
 };
 
 /// The query for every column of the instances, except columns without a meaning in the current
-/// state (such as the step of a deadline if there is no deadline) and the lease, which only informs
-/// people. The signals of an inbox are in the order of their ids.
+/// status (such as the step of a deadline if there is no deadline) and the lease, which only
+/// informs people. The query returns the signals of an inbox in the order of their ids.
 pub(super) const ALL_ROWS: &str = "
     select i.id, (i.state->>'n')::int, jsonb_build_object(
         'machine', i.machine, 'version', i.machine_version, 'status', i.status, 'step', i.step, 'data', i.data, 'state', i.state,
@@ -120,8 +120,9 @@ pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result
     }
 }
 
-/// Returns whether two values of a column match. The model does not know the error texts of
-/// Postgres, so for such an error it compares only the beginning of `last_error`.
+/// Returns whether the values of a column in Postgres and in the model match. The model does not
+/// know the error texts of Postgres, so for such an error the function compares only the beginning
+/// of `last_error`.
 fn same(column: &str, actual: &Value, expected: &Value) -> bool {
     let rejected = column == "last_error" && expected == REJECTED;
     actual == expected

@@ -1,4 +1,4 @@
-//! Runs every act on Postgres and on the model, and compares the results.
+//! Runs every act on Postgres and on the model, and compares the answers and the rows.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,12 +17,12 @@ use super::{
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 const RELEASE_CLAIMS: &str = include_str!("../../../src/store/sql/release_claims.sql");
 const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
-/// The maximum number of steps that run at the same time.
+/// The maximum number of steps that a case runs at the same time.
 const RUNNING_MAX: usize = 3;
 /// The number of unconsumed signals up to which the client lets an inbox grow.
 const INBOX_MAX: usize = 1000;
 
-/// A lab and the model of its rows. One harness runs many cases, one after the other.
+/// A lab and the model of its rows. One harness runs many random cases, one after the other.
 pub(super) struct Harness {
     pub(super) lab: Arc<Lab<TestApp>>,
     pub(super) begun_steps: mpsc::UnboundedReceiver<BegunStep>,
@@ -34,7 +34,8 @@ pub(super) struct Harness {
     numbers: u32,
 }
 
-/// A description of an act if Postgres and the model agree on its result, or their difference.
+/// A description of an act if Postgres and the model agree on its answer, or the difference between
+/// their answers.
 pub(super) type ActResult = Result<String, String>;
 
 /// Expands `$body` once for each kind of machine, with the kind as a constant.
@@ -85,7 +86,7 @@ impl Harness {
         }
     }
 
-    /// Runs a SQL statement of the test. The first call prepares the statement.
+    /// Runs a SQL statement of the test. The first call for a statement prepares it.
     pub(super) async fn ask(
         &mut self,
         sql: &'static str,
@@ -110,7 +111,7 @@ impl Harness {
             .map_err(|error| format!("{error:?}"))
     }
 
-    /// Ends all running steps, deletes all rows and resets the model.
+    /// Ends all running steps, deletes all rows of Postgres and resets the model.
     pub(super) async fn clear(&mut self) {
         let tasks: Vec<_> = self.running.drain(..).map(|running| running.task).collect();
         for mut task in tasks {
@@ -145,7 +146,7 @@ impl Harness {
     }
 
     /// Runs an act on Postgres and on the model and compares all rows. Returns a description of the
-    /// act.
+    /// act, and the difference between Postgres and the model as an error.
     pub(super) async fn act(&mut self, act: &Act) -> (String, Result<(), String>) {
         let result = self.perform(act).await;
         let (description, verdict) = match result {
@@ -218,8 +219,8 @@ impl Harness {
                 agree("resume", resumed, self.model.paused.remove(queue))
             }
             Act::Collect { retention } => {
-                // The test passes 0 as the pause between two passes, so that each call examines
-                // every settled row.
+                // The test passes 0 as the pause between two passes of the collector, so that each
+                // call examines every settled instance.
                 let seconds = f64::from(*retention);
                 let params: [&(dyn ToSql + Sync); 4] = [&seconds, &seconds, &0_f64, &100_000_i32];
                 let gone: i64 = self.ask(COLLECT, &params).await?[0].get(0);
@@ -304,7 +305,7 @@ impl Harness {
             let new = self.lab.enqueue_all(robots).await;
             made(new.map(|new| new.into_iter().map(|new| (new.id.raw(), new.is_new)).collect()))?
         });
-        // The model inserts either all instances of the batch or none.
+        // The model inserts either all instances of the `enqueue_all` or none.
         let mut after = self.model.clone();
         let expected: Option<Vec<(u32, bool)>> = new_robots
             .iter()
@@ -332,8 +333,8 @@ impl Harness {
         ))
     }
 
-    /// Returns the instance or key that `choice` selects at this moment, and the kind of machine to
-    /// address it as.
+    /// Returns the instance or key that `choice` selects among the instances that exist now, and
+    /// the kind of machine with which the act addresses it.
     fn resolve(&self, choice: &Choice) -> (To, usize) {
         let rows = &self.model.rows;
         let (to, n, wrong) = match choice {
@@ -404,8 +405,8 @@ impl Harness {
         let dedup = dedup.map(|key| format!("d{key}"));
         let SentSignal { n, kind, .. } = signal;
         let answer = match cap {
-            // The test cannot reach the limit of the client with few signals, so it calls the SQL
-            // function, which accepts a smaller limit.
+            // A case sends too few signals to reach the inbox limit of the client, so the test
+            // calls the SQL function, which accepts a smaller limit.
             Some(cap) => {
                 let (id, tenant, key) = match &signal.to {
                     To::Instance(_, id) => (Some(*id), String::new(), None),
@@ -500,7 +501,7 @@ impl Harness {
     }
 
     /// Releases the claim of a running step, as a worker does that cannot run the step. The step
-    /// continues, and its result will be rejected as stale.
+    /// continues, and the commit will reject its step result as stale.
     async fn release_claim(&mut self, which: usize) -> ActResult {
         let Claim { n, epoch, .. } = self.running[which % self.running.len()].claim;
         let id = self.model.ids[&n];
@@ -557,7 +558,8 @@ fn answer_of(answer: Result<bool, Error>, no: Answer) -> Result<Answer, String> 
     }
 }
 
-/// Returns a description if both values are equal, and the difference as an error if not.
+/// Returns a description if the value of Postgres equals the value of the model, and the difference
+/// as an error if not.
 pub(super) fn agree<T: PartialEq + std::fmt::Debug>(
     what: &str,
     actual: T,

@@ -1,6 +1,6 @@
 //! Generates random sequences of acts from a seed. An act does not name an instance, but only a
-//! rule to choose one of the instances that exist when the act runs. Therefore every part of a
-//! sequence is a valid sequence, and a failing one can be shortened.
+//! rule that chooses one of the instances that exist when the act runs. Therefore every part of a
+//! sequence is a valid sequence, and the test can shorten a sequence that fails.
 
 /// A small random number generator (splitmix64). It does not depend on a crate, so a seed gives the
 /// same sequence on every platform and in every version.
@@ -37,27 +37,29 @@ impl Random {
     }
 }
 
-/// An act that the test can run. No act covers partitions, lanes, timers and history yet. To add an
-/// act, draw it in `act` and run it in `drive.rs`.
+/// An act that the test can run on Postgres and on the model. No act covers partitions, lanes,
+/// timers and history yet. To add an act, draw it in `act` and run it in `drive.rs`.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
     Enqueue {
         new: NewRobotSpec,
         tenant: &'static str,
     },
-    /// Enqueues several instances of one machine in one call. Some may have the same key.
+    /// Enqueues several instances of one machine in one call. Some of the instances may have the
+    /// same key.
     EnqueueAll {
         kind: usize,
         keys: Vec<Option<u8>>,
     },
-    /// Claims an instance. The step of the instance begins and keeps running.
+    /// Claims an instance and begins its step. The step keeps running after the act.
     Claim,
-    /// Ends a running step. The step result is written if the claim is still valid.
+    /// Ends a running step. The commit writes the step result if the claim is still valid.
     End {
         which: usize,
         result: ResultSpec,
     },
-    /// Runs due instances until no instance is due, and commits the step results in batches.
+    /// Runs due instances with `Lab::drain` until no instance is due. The lab commits the step
+    /// results in batches.
     Drain {
         results: Vec<ResultSpec>,
     },
@@ -71,8 +73,8 @@ pub(super) enum Act {
         to: Choice,
         subtree: bool,
     },
-    /// Reaps the worker, which releases the first `limit` of its claims. The steps of the worker
-    /// keep running.
+    /// Reaps the first `limit` claims of the only worker, as if the worker had expired. The steps
+    /// of the claims keep running.
     Reap {
         limit: i32,
     },
@@ -101,7 +103,7 @@ pub(super) enum Act {
 /// The rule by which an act chooses an instance.
 #[derive(Debug, Clone)]
 pub(super) enum Choice {
-    /// The `which`-th instance of the pool, modulo the size of the pool.
+    /// The `which`-th instance of `pool`, modulo the size of `pool`.
     One {
         pool: Among,
         which: usize,
@@ -162,12 +164,12 @@ pub(super) enum ActionSpec {
 
 const NAMES: [&str; 2] = ["a", "b"];
 const SETS: [&[&str]; 3] = [&["a"], &["b"], &["a", "b"]];
-/// The number of different keys. It is small, so that instances often have the same key.
+/// The number of different keys. The number is small, so that instances often have the same key.
 const KEYS: u64 = 5;
 const TENANTS: [&str; 4] = ["", "", "", "acme"];
 
-/// The kind of acts that a sequence prefers. Some combinations are only likely in a sequence with
-/// many acts of one kind.
+/// The kind of acts that a sequence prefers. Some combinations of acts are only likely in a
+/// sequence with many acts of one kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Theme {
     Everything,
@@ -184,7 +186,8 @@ pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
         Theme::Signals,
     ]);
     let mut acts: Vec<Act> = (0..length).map(|_| act(&mut random, theme)).collect();
-    // Begins the sequence with two new instances, so that the other acts have a target.
+    // The sequence begins with two new instances, so that the other acts have instances to choose
+    // from.
     acts.truncate(length.saturating_sub(2));
     for _ in 0..2 {
         acts.insert(
@@ -203,8 +206,8 @@ pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
 
 fn act(random: &mut Random, theme: Theme) -> Act {
     let drawn = match (random.below(100), theme) {
-        // The theme `Families` draws step results in place of signals. The theme `Signals` draws
-        // signals in place of new instances.
+        // A sequence with the theme `Families` draws step results in place of signals. A sequence
+        // with the theme `Signals` draws signals in place of new instances.
         (60..70, Theme::Families) => 40,
         (0..6 | 92..95, Theme::Signals) => 60,
         (drawn, _) => drawn,

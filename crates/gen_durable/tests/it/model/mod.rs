@@ -1,10 +1,10 @@
-//! Random sequences of all acts, run on a real Postgres and on a simple model in memory. After
-//! every act the test compares all visible columns of all rows, the answers of the calls, and the
-//! input of each step.
+//! Tests that run random sequences of all acts on a real Postgres and on a simple model in memory.
+//! After every act the test compares all visible columns of all rows, the answers of the calls, and
+//! the input of each step.
 //!
-//! The code under test is that of production: a [`Lab`](gen_durable::Lab) claims, runs and commits.
-//! Its machines wait in their steps until the test says how the step ends, so that signals,
-//! cancels, reaps and other claims can happen between a claim and its result.
+//! The tests run the code of production: a [`Lab`](gen_durable::Lab) claims, runs and commits. Its
+//! machines wait in their steps until the test says how the step ends, so that signals, cancels,
+//! reaps and other claims can happen between a claim and its step result.
 //!
 //! - The test runs `DURABLE_MODEL_CASES` (200) cases of `DURABLE_MODEL_ACTS` (50) acts, beginning
 //!   with the seed `DURABLE_MODEL_SEED` (0).
@@ -31,9 +31,9 @@ use std::sync::{
 use drive::Harness;
 use generate::{Act, sequence};
 
-/// The number of cases that run concurrently, each in its own schema.
+/// The number of cases that the test runs concurrently, each in its own schema.
 const PARALLEL_CASES: usize = 3;
-/// The maximum number of sequences that the test tries in order to shorten a failing one.
+/// The maximum number of sequences that the test tries in order to shorten a sequence that fails.
 const SHORTENINGS_MAX: usize = 400;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -62,8 +62,8 @@ async fn play(harness: &mut Harness, acts: &[Act]) -> Result<(), Mismatch> {
     Ok(())
 }
 
-/// Removes acts from a failing sequence as long as the sequence still fails: first halves, then
-/// quarters, and at last single acts.
+/// Removes acts from a sequence that fails, as long as the shorter sequence still fails: first
+/// halves, then quarters, and at last single acts.
 async fn shorten(harness: &mut Harness, mut acts: Vec<Act>, mut mismatch: Mismatch) -> Mismatch {
     acts.truncate(mismatch.played.len());
     let mut size = acts.len() / 2;

@@ -5,18 +5,18 @@ use super::{
     rows::{Claim, Model, Row, Time},
 };
 
-/// The beginning of `last_error` if a step result could not be committed.
+/// The beginning of `last_error` if Postgres rejected the commit of a step result.
 pub(super) const REJECTED: &str = "the outcome could not be committed: ";
 
-/// A step result to which the failure policy of the machine has been applied.
+/// A step result after the model has applied the failure policy of the machine to it.
 #[derive(Debug, Clone)]
 struct JudgedResult {
     claim: Claim,
     script: Script,
-    /// Is set if the step failed and will run again: the seconds until then. The new run has the
+    /// If the step failed and will run a second time: the seconds until that run. That run gets the
     /// state from before the failed run.
     retry_seconds: Option<u32>,
-    /// Is set if the instance fails: the error.
+    /// If the instance settles as failed: the error.
     failure: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl JudgedResult {
             _ => {}
         }
         let failed = matches!(script.action, Action::Error | Action::Fatal);
-        // The model discards the effects of a failed step.
+        // The model does not apply the effects of a failed step.
         let script = if failed {
             Script {
                 new_instances: Vec::new(),
@@ -89,8 +89,9 @@ fn later(now: Time, seconds: u32) -> Time {
 }
 
 impl Model {
-    /// Commits a batch as a lab does: first the results without effects, then the results with
-    /// effects. If a commit is rejected, the model commits each of its results alone.
+    /// Commits a batch in the model as a lab does: first the step results without effects, then the
+    /// step results with effects. If Postgres must reject the commit of a batch, the model commits
+    /// each step result of the batch alone.
     pub(super) fn commit(&mut self, batch: Vec<(Claim, Script)>) {
         let results = batch
             .into_iter()
@@ -131,7 +132,7 @@ impl Model {
         !a_child_settles && !consumes && !waits && new_instances.is_empty() && signals.is_empty()
     }
 
-    /// Writes all results of a batch or none. Returns whether it wrote them.
+    /// Writes all step results of a batch into the model, or none. Returns whether it wrote them.
     fn try_commit(&mut self, part: &[JudgedResult]) -> bool {
         let mut after = self.clone();
         let written = after.write_results(part);
@@ -156,8 +157,8 @@ impl Model {
         for result in written.iter().filter(|result| result.consumes()) {
             let row = self.rows.get_mut(&result.claim.n).unwrap();
             let awaited = &result.claim.awaited;
-            // A consumed signal with a dedup key keeps its row, so that a repeated signal is still
-            // recognized.
+            // The model keeps the row of a consumed signal with a dedup key, so that it recognizes
+            // a repeated signal.
             row.inbox
                 .retain(|signal| signal.dedup.is_some() || !awaited.contains(&signal.n));
             row.inbox
@@ -186,7 +187,7 @@ impl Model {
         signals.all(|signal| self.signal(signal, None, 1000) == super::rows::Answer::Done)
     }
 
-    /// Writes a step result into the row of its instance.
+    /// Writes a step result into the model's row of the instance.
     fn write_row(&mut self, result: &JudgedResult) {
         let now = self.now;
         let row = self.rows.get_mut(&result.claim.n).unwrap();
@@ -242,7 +243,8 @@ impl Model {
         }
     }
 
-    /// Applies the effects of a wait or a spawn. Returns `false` if the commit is rejected.
+    /// Applies a wait or a spawn of a step result to the model. Returns `false` if Postgres must
+    /// reject the commit.
     fn begin_wait(&mut self, result: &JudgedResult) -> bool {
         let now = self.now;
         let (n, mark) = (result.claim.n, result.script.mark);
@@ -251,7 +253,8 @@ impl Model {
             Action::Wait { names, deadline } => {
                 let row = self.rows.get_mut(&n).unwrap();
                 (row.awaits, row.deadline) = (Some(names.to_vec()), by(deadline));
-                // The inbox may already contain an awaited signal that this run has not read.
+                // The inbox may already contain an awaited signal that this run of the step has not
+                // read.
                 let known = &result.claim.awaited;
                 let wakes = row
                     .unconsumed()

@@ -1,5 +1,5 @@
-//! The machine under test. Its step reports its input to the test and waits until the test decides
-//! the step result.
+//! The machine under test. Its step reports its input to the test and waits until the test sends
+//! the step result to return.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub(super) struct TestApp {
     pub(super) begun_steps: mpsc::UnboundedSender<BegunStep>,
 }
 
-/// A step that has begun and waits for its `Script`. If the test drops `reply`, the step fails its
-/// instance.
+/// A step that has begun and waits until the test sends its `Script` through `reply`. If the test
+/// drops `reply`, the step settles its instance as failed.
 pub(super) struct BegunStep {
     pub(super) view: View,
     pub(super) reply: oneshot::Sender<Script>,
@@ -55,7 +55,8 @@ impl View {
     }
 }
 
-/// The result that a step must return, with the numbers of all new instances and signals assigned.
+/// The step result that a step must return, with the model's numbers of all new instances and
+/// signals.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
     pub(super) mark: u32,
@@ -127,7 +128,7 @@ impl To {
 pub(super) struct Robot<const K: u8> {
     pub(super) n: u32,
     pub(super) key: Option<String>,
-    /// The number of runs that have written the state of the instance.
+    /// The number of step runs that have written the state of the instance.
     pub(super) visits: u32,
 }
 
@@ -169,7 +170,8 @@ impl<const K: u8> Signal for B<K> {
 
 /// The maximum number of runs of a step that fails.
 pub(super) const ATTEMPTS: u32 = 3;
-/// The seconds before the second run of a step that fails. They double with each further run.
+/// The seconds before the second run of a step that fails. The seconds double with each further
+/// run.
 pub(super) const BACKOFF_SECONDS: u32 = 2;
 
 pub(super) fn seconds(count: u32) -> Duration {

@@ -1,6 +1,6 @@
-//! The model: the specified effects of each act, computed on plain values. It implements the act
-//! matrix of ARCHITECTURE.md and the rules for signals, children and keys. It shares no code with
-//! the engine and uses no SQL.
+//! The model: the specified changes that each act makes, computed on plain values. It implements
+//! the act matrix of ARCHITECTURE.md and the rules for signals, children and keys. It shares no
+//! code with the engine and uses no SQL.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ pub(super) type Time = i64;
 
 pub(super) const LIVE: usize = 0;
 pub(super) const EVER: usize = 1;
-/// The number of crashes after which an instance is stuck.
+/// The number of crashes after which the reaper sets an instance to `stuck`.
 pub(super) const CRASHES_MAX: i32 = 3;
 
 #[derive(Debug, Clone)]
@@ -21,7 +21,8 @@ pub(super) struct Row {
     pub(super) step: &'static str,
     /// The data of the current step of the instance.
     pub(super) mark: Option<u32>,
-    /// The only field of the instance state that changes.
+    /// The number of step runs that have written the state, which is the only field of the instance
+    /// state that changes.
     pub(super) visits: u32,
     pub(super) key: Option<String>,
     pub(super) scope: usize,
@@ -72,7 +73,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Returns an empty claim, for a step that began although the model did not expect it.
+    /// Returns an empty claim, for a step that a lab began although the model did not expect it.
     pub(super) fn none(n: u32) -> Claim {
         Claim {
             n,
@@ -96,7 +97,8 @@ pub(super) enum Answer {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Model {
     pub(super) rows: BTreeMap<u32, Row>,
-    /// The ids of all instances, including deleted ones, by their number in the model.
+    /// The ids in Postgres of all instances, including deleted instances, by their number in the
+    /// model.
     pub(super) ids: HashMap<u32, i64>,
     pub(super) now: Time,
     pub(super) paused: BTreeSet<usize>,
@@ -133,8 +135,9 @@ impl Model {
         self.rows.iter().find(|(_, row)| held(row)).map(|(n, _)| *n)
     }
 
-    /// Inserts an instance. Returns the new instance, or the existing instance that has the key,
-    /// and whether it is new. Returns `None` if an instance of another machine holds the key.
+    /// Inserts an instance into the model. Returns the new instance, or the existing instance that
+    /// has the key, and whether the instance is new. Returns `None` if an instance of another
+    /// machine holds the key.
     pub(super) fn insert(
         &mut self,
         new_robot: &NewRobot,
@@ -183,7 +186,8 @@ impl Model {
     }
 
     /// Returns the due instances of `queue` in the order in which a pick claims them: either the
-    /// suspects, which run alone, or all other instances. Returns none if the queue is paused.
+    /// suspects, which run alone, or all other instances. Returns none if an operator has paused
+    /// the queue.
     fn due(&self, queue: usize, suspects: bool) -> Vec<u32> {
         let open = !self.paused.contains(&queue);
         let due = self.rows.iter().filter(|(_, row)| {
@@ -217,14 +221,14 @@ impl Model {
         (usual, suspect)
     }
 
-    /// Returns the instance of `numbers` that a pick claims first.
+    /// Returns the instance among `numbers` that a pick claims first.
     pub(super) fn first(&self, numbers: impl IntoIterator<Item = u32>) -> Option<u32> {
         numbers
             .into_iter()
             .min_by_key(|n| (self.rows[n].priority, self.rows[n].eligible, self.id(*n)))
     }
 
-    /// Claims the instances that are not suspects in one statement, so that the input of each step
+    /// Claims all instances that are not suspects as one statement does: the input of each step
     /// shows the other instances as they were before the claim. Then claims the suspect.
     pub(super) fn claim_all(&mut self, usual: &[u32], suspect: Option<u32>) -> Vec<Claim> {
         let before = self.clone();
@@ -278,7 +282,8 @@ impl Model {
         }
     }
 
-    /// Releases a claim: the instance is runnable again, due now, and otherwise unchanged.
+    /// Releases a claim: the instance becomes runnable and due now, and its `claim_epoch` rises by
+    /// one.
     pub(super) fn release_claim(&mut self, n: u32, epoch: i64) -> bool {
         let now = self.now;
         let held = |row: &&mut Row| row.status == "executing" && row.epoch == epoch;
@@ -290,7 +295,8 @@ impl Model {
         true
     }
 
-    /// Reaps at most `limit` claims of a worker that crashed while the steps of the claims ran.
+    /// Reaps at most `limit` claims of the worker, as if the worker had crashed while the steps of
+    /// the claims ran.
     pub(super) fn reap(&mut self, limit: usize) -> usize {
         let held = self
             .rows
@@ -318,7 +324,7 @@ impl Model {
     }
 
     /// Decrements `children_pending` of the parents of settled children. A child counts only if the
-    /// latest spawn of its parent inserted it.
+    /// latest spawn of its parent inserted the child.
     pub(super) fn notify_parents(&mut self, settled: &[u32]) {
         let now = self.now;
         for n in settled {
@@ -421,7 +427,7 @@ impl Model {
         }
     }
 
-    /// Ends the waits and joins that have reached their deadline.
+    /// Ends the waits and joins of instances that have reached their deadline.
     pub(super) fn expire(&mut self) -> usize {
         let now = self.now;
         let mut count = 0;
@@ -439,8 +445,8 @@ impl Model {
         count
     }
 
-    /// Retries an instance, as an operator does. Returns the kind of error if the instance cannot
-    /// be retried.
+    /// Retries an instance, as an operator does. Returns the kind of error if an operator cannot
+    /// retry the instance.
     pub(super) fn retry(&mut self, n: u32, mark: Option<u32>) -> Result<(), &'static str> {
         let now = self.now;
         let Some(row) = self.rows.get(&n) else {

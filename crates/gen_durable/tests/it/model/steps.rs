@@ -1,4 +1,4 @@
-//! Begins and ends steps in Postgres and in the model, one by one or in batches.
+//! Begins and ends steps in Postgres and in the model, one by one or in batches, and compares both.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{
     rows::Claim,
 };
 
-/// The number of steps in a drain for which the test chooses the result. Every further step ends as
-/// done, so that the drain ends.
+/// The number of steps in one `Lab::drain` for which the test chooses the step result. Every
+/// further step settles its instance as done, so that `Lab::drain` ends.
 const DRAINED_MAX: usize = 40;
-/// The number of instances that a lab claims at once while it drains.
+/// The number of instances that `Lab::drain` claims at once.
 const DRAIN_BATCH: usize = 100;
-/// The time after which the test treats an answer as missing.
+/// The time after which the test treats an answer of the lab as missing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A step that has begun and to which the test has sent no `Script` yet.
@@ -50,8 +50,8 @@ impl Harness {
             });
             return Err(format!("#{n} was claimed, the model expects {able:?}"));
         }
-        // A lab claims one instance of each queue and one suspect, and releases all claims except
-        // the first.
+        // A call of `Lab::step` claims one instance of each queue and one suspect, and releases all
+        // claims except the first.
         let mut claims = self.model.claim_all(&usual, suspect);
         let claim = claims.remove(
             claims
@@ -133,8 +133,8 @@ impl Harness {
                     last.clone()
                 };
                 at += 1;
-                // The order of two signals in one batch is not specified, so at most one step of a
-                // batch sends a signal.
+                // The order in which one batch inserts the signals of two steps is not specified,
+                // so the test lets at most one step of a batch send a signal.
                 spec.signal = spec.signal.filter(|_| !has_signal);
                 has_signal |= spec.signal.is_some();
                 let script = self.script(&spec);
@@ -143,7 +143,7 @@ impl Harness {
                 batch.push((claim, script));
             }
             if due.is_empty() {
-                // When no other work is due, the lab ends waits that have reached their deadline.
+                // When no instance is due, the lab ends waits that have reached their deadline.
                 if self.model.expire() > 0 {
                     continue;
                 }
@@ -166,8 +166,8 @@ impl Harness {
         }
     }
 
-    /// Records the ids of new instances in the model, because the order of claims depends on the
-    /// ids.
+    /// Records the ids of new instances in the model, because the order in which a pick claims
+    /// instances depends on the ids.
     async fn learn_ids(&mut self) -> Result<(), String> {
         for row in self
             .ask(
@@ -228,8 +228,8 @@ impl Harness {
 }
 
 impl RunningStep {
-    /// Wraps the task of a failed drain in a `RunningStep`, so that `clear` waits until the task
-    /// has ended.
+    /// Wraps the task of a failed `Lab::drain` in a `RunningStep`, so that `clear` waits until the
+    /// task has ended.
     fn abandoned(task: JoinHandle<gen_durable::DrainStats>, n: u32) -> RunningStep {
         let task = tokio::spawn(async move { task.await.is_ok() });
         RunningStep {

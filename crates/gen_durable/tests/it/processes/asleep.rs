@@ -1,5 +1,6 @@
-//! Tests of workers that are suspended while something happens: a restart of Postgres, a suspension
-//! of the whole computer, or the deletion of their own row in `workers`.
+//! Tests of workers that the test suspends with SIGSTOP. During the suspension the test restarts
+//! Postgres, suspends all processes as a suspended computer does, or deletes the row of the worker
+//! in `workers`.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::{
     worker::Worker,
 };
 
-/// The time of a suspension, which is longer than the lease of 1.5 s.
+/// The time for which the test suspends a worker, which is longer than the lease of 1.5 s.
 const SLEEP: Duration = Duration::from_millis(2_500);
 /// A lease that is longer than `SLEEP`.
 const LONG_LEASE_MS: u64 = 5_000;
@@ -26,7 +27,7 @@ async fn after_a_suspension_of_the_whole_computer_the_first_worker_to_resume_rea
     slow.stop();
     quick.stop();
     let frozen = Frozen::freeze(&cluster);
-    // The test depends on the length of this sleep.
+    // The sleep must be longer than the lease, so that the lease of the worker expires.
     tokio::time::sleep(SLEEP).await;
     frozen.thaw();
     wake_one_after_the_other(&place, slow, quick).await;
@@ -37,8 +38,8 @@ async fn a_worker_with_a_lease_that_outlasted_a_database_outage_waits_before_it_
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let (mut slow, quick) = two(&place, LONG_LEASE_MS).await;
-    // The test suspends the server first, because a worker that does not renew its lease while the
-    // server runs expires.
+    // The test suspends the server before the worker `slow`, because a worker that does not renew
+    // its lease while the server runs expires.
     let frozen = Frozen::freeze(&cluster);
     slow.stop();
     tokio::time::sleep(SLEEP).await;
@@ -65,20 +66,20 @@ async fn a_worker_that_was_suspended_during_a_restart_of_postgres_waits_before_i
 async fn a_worker_with_a_deleted_row_in_workers_claims_no_instance_before_it_renews_its_lease() {
     let place = Place::new().await;
     let mut worker = place.plan().start();
-    // Let the worker make its first claim now. That claim opens a connection, which takes time
-    // between the check of the lease and the claim.
+    // The test lets the worker make its first claim before it suspends the worker. The first claim
+    // opens a connection, which takes time between the check of the lease and the claim.
     let quick = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(quick, MINUTE).await.unwrap().unwrap();
     worker.stop();
-    // Delete the row of the worker, as a reaper does when the lease has expired and the worker
-    // holds no claims.
+    // The test deletes the row of the worker in `workers`, as a reaper does when the lease has
+    // expired and the worker holds no claims.
     tokio::time::sleep(SLEEP).await;
     place.sql("delete from %.workers").await;
     let lock = place.hold("lock table %.workers in share mode").await;
     worker.resume();
-    // The worker cannot renew its lease. A claim that the worker sent before it was suspended has
-    // found no instance. From now on the worker must not send any claim, however often it could
-    // poll.
+    // The worker cannot renew its lease, because the test holds a `share` lock on the table
+    // `workers`. A pick that the worker sent before the test suspended it has found no instance.
+    // From now on the worker must not send any pick, however often it could poll.
     worker.says("could not renew the lease", 2).await;
     place
         .client
@@ -103,8 +104,9 @@ async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
     let place = Place::new().await;
     let mut killed = place.plan().start().runs().await;
     place.until_count("select count(*) from %.workers", 1).await;
-    // The claim of the worker waits for a lock while the worker is suspended. The test deletes the
-    // row of the worker, as a reaper does with an expired worker that holds no claims.
+    // The pick of the worker waits for the table `queues`, on which the test holds an `access
+    // exclusive` lock, while the worker is suspended. The test deletes the row of the worker in
+    // `workers`, as a reaper does with an expired worker that holds no claims.
     let lock = place
         .hold("lock table %.queues in access exclusive mode")
         .await;
@@ -116,7 +118,8 @@ async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
     place.until_claims_wait(1).await;
     killed.stop();
     place.sql("delete from %.workers").await;
-    // Now the claim succeeds, for a worker that has no row and that the test will kill.
+    // The test releases the table lock. The pick succeeds, for a worker that has no row in
+    // `workers` and that the test will kill.
     drop(lock);
     place
         .until_count(
@@ -134,8 +137,8 @@ async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
     assert_eq!(ended, [["done", "1", "4"]]);
 }
 
-/// Starts two workers. The first is in the middle of steps. The second has held its lease for long
-/// enough to reap other workers.
+/// Starts two workers. The first worker is in the middle of eight steps. The second worker has held
+/// its lease for long enough to reap expired workers.
 async fn two(place: &Place, lease_ms: u64) -> (Worker, Worker) {
     place
         .client
@@ -154,8 +157,8 @@ async fn two(place: &Place, lease_ms: u64) -> (Worker, Worker) {
     (first, second)
 }
 
-/// Resumes `quick` first, so that its reaper runs several times before `slow` can renew its lease.
-/// Asserts that one lease period later no worker was reaped.
+/// Resumes the worker `quick` first, so that its reaper runs several times before the worker `slow`
+/// can renew its lease. Asserts that no reaper reaps a claim of either worker.
 async fn wake_one_after_the_other(place: &Place, mut slow: Worker, mut quick: Worker) {
     let woke = place.sql("select statement_timestamp()").await[0][0].clone();
     let since = |pid: u32, after: &str| {

@@ -1,5 +1,6 @@
-//! A test of lanes and partition keys while worker processes are killed. Each step records in the
-//! database, on a separate connection, when its run began and ended by the clock of the database.
+//! A test of lanes and partition keys while the test kills worker processes. Each step records in
+//! the database, on a separate connection, when its run began and ended by the clock of the
+//! database.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::{
     worker::{Plan, Worker},
 };
 
-/// The connection on which steps record their runs.
+/// The connection on which the steps of a worker process record their runs.
 pub(crate) struct RunLog {
     client: tokio_postgres::Client,
     begin: tokio_postgres::Statement,
@@ -52,7 +53,7 @@ const TABLES: &str = "
     create trigger committed after update on %.instances for each row
         when (old.step_seq is distinct from new.step_seq) execute function %.committed()";
 
-/// A job in a lane, with a partition key, or both. A fifth of the jobs fail twice before they
+/// A job in a lane, with a partition key, or both. A fifth of these jobs fail twice before they
 /// succeed.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct KeyedJob {
@@ -124,7 +125,8 @@ impl Job for KeyedJob {
     }
 }
 
-/// The kinds of violations: for each a description, and a query that counts the violations.
+/// The kinds of violations of the order in lanes and partition keys. For each: a description, and a
+/// query that counts the violations.
 const WRONG: [(&str, &str); 7] = [
     ("runs of a lane that began before the previous one had ended, or out of order",
      "select count(*) from (
@@ -150,10 +152,10 @@ const WRONG: [(&str, &str); 7] = [
      "select count(*) from %.instances where in_lane or partition_waiting or arrival_no is not null"),
 ];
 
-/// The maximum time for which a test waits without progress.
+/// The maximum time for which the test waits without a further settled instance.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until this many instances are done. Panics if there is no progress for too long.
+/// Waits until this many instances are done. Panics if no instance settles for too long.
 async fn until_done(place: &Place, wanted: usize) {
     let (mut seen, mut since) = (-1, Instant::now());
     while (seen as usize) < wanted || seen < 0 {
@@ -175,8 +177,8 @@ async fn until_done(place: &Place, wanted: usize) {
     }
 }
 
-/// For the full size set `DURABLE_LANE_WORKERS=8 DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000
-/// DURABLE_LANE_KILLS=50`.
+/// The test runs at a reduced size. For the full size set `DURABLE_LANE_WORKERS=8
+/// DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000 DURABLE_LANE_KILLS=50`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_stay_in_order_and_partition_keys_run_one_step_at_a_time_while_workers_are_killed() {
     let number = |name: &str, default: usize| {
@@ -197,7 +199,8 @@ async fn lanes_stay_in_order_and_partition_keys_run_one_step_at_a_time_while_wor
     let cluster = options.temporary().unwrap();
     let place = Place::at(cluster.url()).await;
     place.sql(TABLES).await;
-    // The lease is longer than any pause of a live worker on a busy computer.
+    // The lease is longer than any pause of a live worker on a busy computer, so no live worker
+    // expires.
     let plan = Plan {
         run_log: true,
         slots: 16,
@@ -205,7 +208,7 @@ async fn lanes_stay_in_order_and_partition_keys_run_one_step_at_a_time_while_wor
         ..place.plan().lease(3_000)
     };
 
-    // One producer enqueues the jobs in order while the workers already run the first ones.
+    // One producer enqueues all jobs in order, while the workers already run the first jobs.
     let producer = place.client.clone();
     let producing = tokio::spawn(async move {
         let mut n = 0;

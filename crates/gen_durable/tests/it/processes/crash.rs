@@ -25,7 +25,7 @@ async fn an_instance_that_crashes_its_worker_is_stuck_after_three_crashes_and_al
         for worker in &mut workers {
             if worker.ended().is_some() {
                 crashes += 1;
-                // Restart the worker, as a supervisor does.
+                // The test starts a new worker after each crash, as a supervisor does.
                 *worker = plan.start();
             }
         }
@@ -56,7 +56,7 @@ async fn an_instance_that_crashes_its_worker_is_stuck_after_three_crashes_and_al
         ended[1..],
         [["killer".into(), "stuck".into(), error, "1".to_owned()]]
     );
-    // A retry by an operator resets the count of crashes.
+    // A retry by an operator resets `crash_count` of the instance.
     let operate = place.client.operate();
     drop(workers);
     operate.retry(killer.raw(), None).await.unwrap();
@@ -74,8 +74,8 @@ async fn an_instance_counts_no_crash_if_its_step_had_not_begun_when_the_worker_w
         .enqueue(Gated::new("gate", FirstRun::Done))
         .await
         .unwrap();
-    // A worker has crashed with this instance before, so the engine records when its step begins. A
-    // trigger makes that record wait for a lock.
+    // A worker has crashed with this instance before, so the engine writes `begun_epoch` when the
+    // step begins. A trigger makes this write wait for an advisory lock that the test holds.
     place
         .sql("update %.instances set crash_count = 1, attempt = 1")
         .await;
@@ -172,8 +172,8 @@ async fn a_worker_logs_a_failed_instance_with_its_machine_step_attempt_and_error
 #[tokio::test]
 async fn a_worker_never_runs_two_suspect_instances_at_the_same_time() {
     let place = Place::new().await;
-    // Two instances were each claimed during two crashes; only one of the two instances causes the
-    // crashes.
+    // The test sets both instances to suspects, with two crashes each. Only the step of `Killer`
+    // causes crashes.
     place
         .client
         .enqueue(Gated::new("gate", FirstRun::Done))
@@ -185,8 +185,8 @@ async fn a_worker_never_runs_two_suspect_instances_at_the_same_time() {
         .await;
     let mut worker = place.plan().start();
     place.until_done("begin", 1).await;
-    // Another instance runs beside the suspect, so the worker has picked again, and yet the second
-    // suspect has not begun.
+    // The worker claims and runs a third instance while the first suspect runs. So the worker has
+    // picked since the first suspect began, and it has not begun the second suspect.
     let other = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(other, MINUTE).await.unwrap().unwrap();
     assert!(
@@ -196,8 +196,8 @@ async fn a_worker_never_runs_two_suspect_instances_at_the_same_time() {
             .all(|effect| effect.step != "run"),
         "two suspects run concurrently"
     );
-    // The second suspect begins when the first has ended, so a crash during the second suspect
-    // counts only for the second suspect.
+    // The worker begins the second suspect when the first suspect has settled, so a crash during
+    // the second suspect counts only for the second suspect.
     place.open("gate", 2);
     place
         .until_count("select count(*) from %.instances where status = 'done'", 2)

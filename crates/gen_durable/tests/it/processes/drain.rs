@@ -1,4 +1,4 @@
-//! Tests of workers that drain after SIGTERM.
+//! Tests of the shutdown of worker processes after SIGTERM.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ async fn a_worker_that_drains_under_load_releases_all_claims_before_it_ends() {
     (plan.slots, plan.pause_ms) = (16, 20);
     let mut workers = [plan.start(), plan.start()];
     for worker in &mut workers {
-        // Terminate the worker when many steps have begun and many have not.
+        // The test terminates the worker when many steps have begun and many have not.
         let begun = place.done("begin").len();
         place.until_done("begin", begun + 200).await;
         worker.terminate();
@@ -34,7 +34,8 @@ async fn a_worker_that_drains_under_load_releases_all_claims_before_it_ends() {
     assert_eq!(left, [["runnable", "0", "0"]]);
     assert_eq!(place.count("select count(*) from %.workers").await, 0);
 
-    // The next worker can claim all instances at once: no lease of a minute has to expire first.
+    // The next worker can claim all unsettled instances at once: it need not wait until a lease of
+    // a minute has expired.
     let begun = Instant::now();
     let _next = plan.start();
     place.until_all_settled().await;
@@ -100,7 +101,7 @@ async fn a_step_can_observe_that_its_engine_drains_and_commit_its_progress() {
     place.until_done("begin", 1).await;
     worker.terminate();
     assert!(worker.ends().await.success());
-    // The step has committed its progress, and no attempt was counted.
+    // The step has committed its progress during the shutdown, and the engine counted no attempt.
     let left = place
         .sql("select status, attempt, state from %.instances")
         .await;
@@ -123,7 +124,7 @@ async fn a_step_can_observe_that_its_engine_drains_and_commit_its_progress() {
 async fn a_worker_releases_instances_that_it_claimed_while_it_drained() {
     let place = Place::new().await;
     place.open("gate", 0);
-    // Enqueue a delayed instance, so that the sweep has a reason to poll.
+    // The test enqueues an instance that is due in an hour, so that the sweep of the worker polls.
     place
         .client
         .enqueue(Five::default())
@@ -139,15 +140,16 @@ async fn a_worker_releases_instances_that_it_claimed_while_it_drained() {
         .enqueue_all((0..20).map(|_| Gated::new("gate", FirstRun::Done)))
         .await
         .unwrap();
-    // The statements of both the picker and the sweep wait for the lock. The picker will claim
-    // nothing, and the sweep will claim instances.
+    // The statements of the picker and of the sweep both wait for the table `queues`, on which the
+    // test holds an `access exclusive` lock. The picker will claim no instance, and the sweep will
+    // claim instances.
     place.until_claims_wait(2).await;
     worker.terminate();
     worker.says("draining", 1).await;
     drop(lock);
     assert!(worker.ends().await.success());
-    // Steps that began before the worker noticed the signal have ended; all other instances are
-    // runnable.
+    // The steps that began before the worker noticed SIGTERM have ended. The worker has released
+    // all other claims, so the other instances are runnable.
     let held =
         "select count(*) from %.instances where status not in ('runnable', 'done') or attempt > 0";
     assert_eq!(place.count(held).await, 0);

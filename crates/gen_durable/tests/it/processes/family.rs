@@ -1,5 +1,5 @@
-//! A parent with many children in several worker processes, some of which are killed: the parent
-//! joins once, and no result of a child is lost.
+//! A test of a parent with many children in several worker processes, of which the test kills some:
+//! the parent joins its children once, and no output of a child is lost.
 
 use gen_durable::{Context, Job, Machine, Outcome, StepError, done, spawn};
 use serde::{Deserialize, Serialize};
@@ -73,7 +73,8 @@ impl Job for Member {
     }
 }
 
-/// For the full size set `DURABLE_CHILDREN=100000`.
+/// The test runs with fewer children than the full size. For the full size set
+/// `DURABLE_CHILDREN=100000`.
 #[tokio::test]
 async fn a_parent_joins_its_many_children_once_even_if_workers_are_killed_meanwhile() {
     let children: usize =
@@ -93,7 +94,8 @@ async fn a_parent_joins_its_many_children_once_even_if_workers_are_killed_meanwh
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| plan.start()).collect();
     let settled =
         "select count(*) from %.instances where machine = 'member' and settled_at is not null";
-    // Wait for one part of the children at a time, so that the timeout applies to each part.
+    // The test waits for one part of the children at a time, so that the timeout applies to each
+    // part.
     let parts = 20.max(children / 1_000);
     for part in 1..=parts {
         let wanted = (children * part / parts) as i64;

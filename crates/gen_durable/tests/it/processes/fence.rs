@@ -34,7 +34,8 @@ async fn a_worker_with_an_expired_lease_drops_steps_with_a_partition_key_and_con
     let _worker = place.plan().start();
     place.until_done("begin", 2).await;
 
-    // Suspend the server: its connections stay open, and it does not answer.
+    // The test suspends the server: the connections of the server stay open, and the server does
+    // not answer.
     let frozen = Frozen::freeze(&cluster);
     place.until_done("dropped", 1).await;
     assert_eq!(
@@ -45,9 +46,9 @@ async fn a_worker_with_an_expired_lease_drops_steps_with_a_partition_key_and_con
     place.until_done("end", 1).await;
     frozen.thaw();
 
-    // The step without a partition key continued, and its result is committed with its first claim.
-    // The claim of the dropped step was released without a counted attempt, and the step has begun
-    // again.
+    // The step of `plain`, without a partition key, continued, and the worker committed its step
+    // result with the first claim. The worker dropped the step of `keyed` and released its claim
+    // without counting an attempt, and then began the step a second time.
     place.until_done("begin", 3).await;
     place.open("keyed", 0);
     place.until_all_settled().await;
@@ -77,7 +78,8 @@ async fn a_worker_with_an_expired_lease_begins_no_step_with_a_partition_key() {
     let mut plan = place.plan();
     plan.slots = 1;
     let worker = plan.start();
-    // Run a quick step first: then the worker claims more instances than it has free slots.
+    // The test runs a quick step first: after a quick step a worker claims more instances than it
+    // has free slots.
     let quick = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(quick, MINUTE).await.unwrap().unwrap();
     let plain = place
@@ -103,7 +105,7 @@ async fn a_worker_with_an_expired_lease_begins_no_step_with_a_partition_key() {
         "update %.instances set partition_key = 'one', eligible_at = statement_timestamp() where id = {keyed}"
     );
     place.sql(&due).await;
-    // The second instance is claimed and waits for a free slot.
+    // The worker has claimed the instance `keyed`, which waits in the worker for a free slot.
     place
         .until_count(
             "select count(*) from %.instances where machine = 'gated' and status = 'executing'",
@@ -115,7 +117,8 @@ async fn a_worker_with_an_expired_lease_begins_no_step_with_a_partition_key() {
     worker
         .says("the lease has expired by the local clock", 1)
         .await;
-    // The slot becomes free while the worker cannot know whether it still holds the claim.
+    // The test ends the step of `plain`, so that the slot becomes free while the worker cannot know
+    // whether it still holds the claim of `keyed`.
     place.open("plain", 0);
     place.until_done("end", 1).await;
     worker.says("releasing a claim", 1).await;

@@ -1,4 +1,4 @@
-//! Tests of workers that are killed with SIGKILL, as `kill -9` or the kernel does.
+//! Tests of workers that the test kills with SIGKILL, as `kill -9` or the kernel does.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,8 +20,9 @@ async fn instances_claimed_by_a_killed_worker_run_again_within_one_lease_and_one
     let killed = plan.start();
     place.until_done("begin", 8).await;
     let living = plan.start();
-    // Wait until the live worker has held its lease for one lease period. A younger reaper also
-    // requires that the workers together were in contact for one lease period.
+    // The test waits until the live worker has held its lease for one lease period. The reaper of a
+    // younger worker also requires that the workers together were in contact with the database for
+    // one lease period.
     let in_contact = format!(
         "select count(*) from %.workers where pid = {} and renewed_at > started_at + interval '{} ms'",
         living.pid(),
@@ -56,15 +57,16 @@ async fn instances_claimed_by_a_killed_worker_run_again_within_one_lease_and_one
     assert_eq!(ended, [["done", "1", "4", "1"]]);
 }
 
-/// For the full size set `DURABLE_KILLS=200 DURABLE_INSTANCES=20000`.
+/// The test runs at a reduced size. For the full size set `DURABLE_KILLS=200
+/// DURABLE_INSTANCES=20000`.
 #[tokio::test]
 async fn all_instances_settle_with_each_step_committed_once_while_workers_are_killed() {
     let number = |name: &str, default: usize| {
         std::env::var(name).map_or(default, |text| text.parse().unwrap())
     };
     let place = Place::new().await;
-    // The lease is longer than any pause of a live worker on a busy computer: an expired lease of a
-    // live worker would count as a crash.
+    // The lease is longer than any pause of a live worker on a busy computer: if the lease of a
+    // live worker expired, the reaper would count a crash.
     let mut plan = place.plan().lease(3_000);
     (plan.slots, plan.pause_ms) = (16, 5);
     let kill_test = KillTest {

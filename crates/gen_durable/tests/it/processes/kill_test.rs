@@ -1,5 +1,5 @@
-//! Kills worker processes while they run instances, and checks afterwards that no result was lost
-//! and that no result was committed twice.
+//! Kills worker processes while they run instances, and checks afterwards that the workers lost no
+//! step result and committed no step result twice.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use super::{
     worker::{Plan, Worker},
 };
 
-/// The size of a test that kills workers.
+/// The size of a test that kills workers: the numbers of workers, instances and kills.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KillTest {
     pub(crate) instances: usize,
@@ -24,9 +24,9 @@ pub(crate) struct KillTest {
 /// The counts at the end of a test that kills workers.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// The number of steps that began, from the effects log that the steps write.
+    /// The number of steps that began, from the log file to which the steps append.
     pub(crate) executions: usize,
-    /// The number of committed steps, from the audit trigger on `instances`.
+    /// The number of committed steps, from the trigger that records changes of `step_seq`.
     pub(crate) commits: usize,
     pub(crate) kills: usize,
     pub(crate) took: Duration,
@@ -48,7 +48,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Creates a trigger that records every committed change of `step_seq`.
+/// The SQL that creates a trigger, which records every committed change of `step_seq`.
 pub(super) const AUDIT: &str = "
     create table %.changes (id bigint not null, step_seq bigint not null, before bigint not null);
     create function %.changes() returns trigger language plpgsql as
@@ -57,8 +57,8 @@ pub(super) const AUDIT: &str = "
         when (old.step_seq is distinct from new.step_seq) execute function %.changes()";
 
 impl KillTest {
-    /// Kills workers while instances of five steps run, until all have settled. Then checks the
-    /// results.
+    /// Kills workers while instances of five steps run, until all instances have settled. Then
+    /// checks the outputs and the commits of the instances.
     pub(crate) async fn run(self, place: &Place, plan: &Plan) -> Report {
         let begun = Instant::now();
         place.sql(AUDIT).await;
@@ -70,8 +70,8 @@ impl KillTest {
         let mut workers: Vec<Worker> = (0..self.workers).map(|_| plan.start()).collect();
         let steps = FiveStep::NAMES.len();
         for kill in 1..=self.kills {
-            // The test spreads the kills over the work and not over time, so that steps run during
-            // every kill.
+            // The test kills workers at fixed shares of the steps and not at fixed times, so that
+            // steps run during every kill.
             let share = self.instances * steps * kill / (self.kills + 1);
             until(
                 &format!("there is progress before kill {kill}"),
@@ -105,7 +105,7 @@ impl KillTest {
         );
 
         // The commits of every instance set `step_seq` to 1, 2, 3, 4, 5: each number once, and each
-        // from the previous number.
+        // from the number before it.
         let odd = "select count(*) from (select id from %.changes group by id
             having array_agg(step_seq order by step_seq) <> '{1,2,3,4,5}' or bool_or(before <> step_seq - 1)) odd";
         assert_eq!(
@@ -136,15 +136,15 @@ async fn commits(place: &Place) -> usize {
     place.count("select count(*) from %.changes").await as usize
 }
 
-/// Suspends the worker to kill next and returns its index, beginning the search at `start`. Skips a
-/// worker that has claimed an instance with two crashes: a third crash would make the instance
-/// stuck, as specified, which another test covers.
+/// Suspends the worker that the test kills next and returns its index. Begins the search at
+/// `start`. Skips a worker that has claimed an instance with two crashes: a third crash would make
+/// the instance stuck, as specified, which another test covers.
 pub(crate) async fn stop_a_victim(place: &Place, workers: &mut [Worker], start: usize) -> usize {
     let mut victim = start % workers.len();
     loop {
         workers[victim].stop();
-        // Statements that the worker sent before it was suspended may still run, and one may be a
-        // pick: wait for their end.
+        // Postgres may still run statements that the worker sent before the test suspended it, and
+        // one of them may be a pick. The test waits until these statements have ended.
         let stopped_at = &place.sql("select clock_timestamp()").await[0][0];
         let under_way = format!(
             "select count(*) from pg_stat_activity

@@ -1,5 +1,5 @@
-//! Machines for the tests with worker processes. Their steps can be interrupted, and write a log of
-//! their effects.
+//! Machines for the tests with worker processes. The tests can interrupt their steps, and each step
+//! appends lines to a log file outside the database.
 
 use std::{
     fs::{self, OpenOptions},
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// The app of all machines in a worker process.
 pub(crate) struct WorkerApp {
-    /// The directory of the effects log and the gates.
+    /// The directory of the log file of the steps, and of the files for which steps wait.
     pub(crate) dir: PathBuf,
     /// The duration of a step of [`Five`].
     pub(crate) pause: Duration,
@@ -24,13 +24,14 @@ pub(crate) struct WorkerApp {
     pub(crate) slots: usize,
     /// The number of steps that run in this process at the moment.
     pub(crate) running: AtomicUsize,
-    /// The connection that records runs in the database, if the plan asks for these records.
+    /// The connection on which steps record their runs in the database, if the plan asks for these
+    /// records.
     pub(crate) run_log: Option<super::audit::RunLog>,
 }
 
 impl WorkerApp {
-    /// Appends one line to the effects log, in one write, so that lines of several processes do not
-    /// mix.
+    /// Appends one line to the log file of the steps, in one write, so that lines of several
+    /// processes do not mix.
     fn log(&self, what: &str, instance: impl std::fmt::Display, step: &str, attempt: u32) {
         let at = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -48,7 +49,7 @@ impl WorkerApp {
         file.write_all(line.as_bytes()).unwrap();
     }
 
-    /// Waits until a test opens the gate.
+    /// Waits until a test creates the file with the name `gate`.
     async fn pass(&self, gate: &str) {
         while !self.dir.join(gate).exists() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -56,10 +57,11 @@ impl WorkerApp {
     }
 }
 
-/// One line of the effects log.
+/// One line of the log file to which a step appends when it begins, when it ends, or when the
+/// engine drops it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Effect {
-    /// The kind of the effect: `begin`, `end` or `dropped`.
+    /// The kind of the log line: `begin`, `end` or `dropped`.
     pub(crate) what: String,
     pub(crate) instance: i64,
     pub(crate) step: String,
@@ -68,7 +70,7 @@ pub(crate) struct Effect {
     pub(crate) unix_ms: u64,
 }
 
-/// Reads the effects log.
+/// Reads all lines of the log file to which steps append.
 pub(crate) fn effects(dir: &Path) -> Vec<Effect> {
     let text = fs::read_to_string(log_file(dir)).unwrap_or_default();
     text.lines().map(effect).collect()
@@ -90,7 +92,8 @@ fn log_file(dir: &Path) -> PathBuf {
     dir.join("effects.log")
 }
 
-/// Logs on drop whether a step ended, or was dropped before its end.
+/// Appends a line to the log file when it is dropped. The line says whether the step has ended, or
+/// whether the engine dropped the step before its end.
 struct EndLogger<'a> {
     app: &'a WorkerApp,
     instance: String,
@@ -110,7 +113,7 @@ impl Drop for EndLogger<'_> {
     }
 }
 
-/// The result of the first run of a [`Gated`].
+/// The transition that the first run of a [`Gated`] returns.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FirstRun {
     Next,
@@ -130,9 +133,9 @@ impl FirstRun {
     ];
 }
 
-/// A machine that waits in its step for a gate: the run with number `attempt` waits for the file
-/// `{gate}.{attempt}`. The first run returns the result `first_run`. Every later run is done, with
-/// the number of runs that ended as its output.
+/// A machine with a step that waits for a file: the run with number `attempt` waits until the test
+/// creates the file `{gate}.{attempt}`. The first run returns the transition `first_run`. Every
+/// later run settles the instance as done, with the number of runs that ended as its output.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Gated {
     pub(crate) gate: String,
@@ -191,7 +194,7 @@ impl Machine for Gated {
     }
 }
 
-/// A machine with five steps. Each step takes some time and increments the count.
+/// A machine with five steps. Each step takes some time and increments the count in the state.
 #[derive(Serialize, Deserialize, Default)]
 pub(crate) struct Five {
     pub(crate) count: u32,
@@ -237,7 +240,8 @@ impl Machine for Five {
     }
 }
 
-/// A job that aborts its process when the other slots are busy, or after half a second.
+/// A job that aborts its worker process when steps run in all other slots of the process, or after
+/// half a second.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Killer;
 
@@ -258,7 +262,8 @@ impl Job for Killer {
     }
 }
 
-/// A machine with a step that runs until its engine drains, and that counts these drains.
+/// A machine with a step that runs until the shutdown of its engine begins. Its state counts these
+/// shutdowns.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct DrainAware {
     pub(crate) parts: u32,

@@ -1,9 +1,9 @@
-//! Tests of faults of whole processes: workers that are killed, suspended, blocked or terminated,
-//! and a Postgres that becomes unavailable while they run. The workers are real processes (this
+//! Tests of faults of whole processes: workers that the test kills, suspends, blocks or terminates,
+//! and a Postgres that becomes unavailable while workers run. The workers are real processes (this
 //! test binary, started again), and they get real Unix signals.
 //!
-//! The steps themselves write what they do into a file outside the engine, so that the tests count
-//! executions independently of the state of the engine.
+//! The steps append a line to a log file outside the database when they begin and end, so that the
+//! tests count executions independently of the rows of the engine.
 
 // Modules that support the tests.
 mod kill_test;

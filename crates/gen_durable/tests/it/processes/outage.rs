@@ -1,5 +1,5 @@
-//! Postgres is unavailable for longer than the lease, and then available again. The workers live
-//! through the outage.
+//! Tests in which Postgres is unavailable for longer than the lease of the workers, and then
+//! available again. The worker processes keep running during the outage.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::{
     worker::Worker,
 };
 
-/// The length of an outage: longer than the lease of 1.5 s, also by the clock of the server.
+/// The length of an outage of Postgres, which is longer than the lease of 1.5 s by the clock of the
+/// worker and by the clock of the server.
 const OUTAGE: Duration = Duration::from_millis(3_500);
 /// The number of steps that each of the two workers runs when the outage begins.
 const EACH: usize = 10;
@@ -51,7 +52,7 @@ async fn after_an_outage_of_postgres_only_the_steps_of_a_worker_killed_during_th
     tokio::time::sleep(OUTAGE).await;
     cluster.start_again().unwrap();
 
-    // Each step of the killed worker runs once more, and no other step runs again.
+    // Each step of the killed worker runs a second time, and no other step runs a second time.
     place.until_done("begin", 3 * EACH).await;
     let begun = place.done("begin");
     let (first, again) = begun.split_at(2 * EACH);
@@ -81,8 +82,8 @@ async fn after_an_outage_of_postgres_only_the_steps_of_a_worker_killed_during_th
     drop(living);
 }
 
-/// Starts two workers and waits until each is in the middle of steps. Half of the steps can end
-/// during the outage, the other half only after the outage.
+/// Starts two workers and waits until each worker is in the middle of steps. Half of the steps can
+/// end during the outage, the other half only after the outage.
 async fn workers_in_the_middle_of_steps(place: &Place) -> [Worker; 2] {
     let mut plan = place.plan();
     let mut started = Vec::new();
@@ -93,8 +94,8 @@ async fn workers_in_the_middle_of_steps(place: &Place) -> [Worker; 2] {
             .enqueue_all(gates.map(|gate| Gated::new(gate, FirstRun::Done)))
             .await
             .unwrap();
-        // The first worker has slots for its own steps only, the second worker could run the steps
-        // of both.
+        // The first worker has slots only for its own steps. The second worker has slots for the
+        // steps of both workers.
         plan.slots = number * EACH;
         started.push(plan.start());
         place.until_done("begin", number * EACH).await;
@@ -102,8 +103,8 @@ async fn workers_in_the_middle_of_steps(place: &Place) -> [Worker; 2] {
     started.try_into().unwrap_or_else(|_| unreachable!())
 }
 
-/// Waits for the length of the outage, on which the tests depend, and lets some steps end during
-/// the outage.
+/// Waits for the length of the outage, which is longer than the lease, and then lets half of the
+/// steps end during the outage.
 async fn wait_out_the_outage(place: &Place, workers: &[Worker]) {
     tokio::time::sleep(OUTAGE).await;
     for worker in workers {
@@ -115,7 +116,8 @@ async fn wait_out_the_outage(place: &Place, workers: &[Worker]) {
     place.until_done("end", EACH).await;
 }
 
-/// Waits until every worker has renewed its lease for longer than a reaper pauses after an outage.
+/// Waits until every worker has renewed its lease for longer than the time for which a reaper
+/// pauses after an outage.
 async fn wait_until_reapers_may_reap(place: &Place, workers: i64) {
     let back = &place.sql("select statement_timestamp()").await[0][0];
     let renewed = format!(
@@ -124,8 +126,9 @@ async fn wait_until_reapers_may_reap(place: &Place, workers: i64) {
     place.until_count(&renewed, workers).await;
 }
 
-/// Asserts that the steps that ended during the outage are committed, that the other steps still
-/// run, and that no step began a second time, was reaped or counted an attempt.
+/// Asserts that the workers have committed the steps that ended during the outage, that the other
+/// steps still run, that no step began a second time, that no reaper took a claim, and that no
+/// instance counts an attempt.
 async fn assert_nothing_ran_twice(place: &Place) {
     place
         .until_count(

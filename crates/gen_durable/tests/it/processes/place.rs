@@ -1,5 +1,6 @@
 //! The environment of a test with worker processes: a migrated schema that uses the real clock, a
-//! client, a connection for queries, and a directory for gates and the effects log.
+//! client, a connection for queries, and a directory for the log file of the steps and for the
+//! files for which steps wait.
 
 use std::{
     fs,
@@ -15,7 +16,7 @@ use super::{
     worker::Plan,
 };
 
-/// The timeout of each wait of a test. No wait takes that long, even on a busy computer.
+/// The timeout of each wait of a test. No wait needs as much time, even on a busy computer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -26,20 +27,20 @@ pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) schema: String,
     pub(crate) client: Client,
-    /// The directory for the files that open gates and for the effects log of the steps.
+    /// The directory of the log file to which steps append, and of the files for which steps wait.
     pub(crate) dir: PathBuf,
     /// The connection for queries of the test.
     connection: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
 }
 
 impl Place {
-    /// Creates an environment in the cluster that all tests share.
+    /// Creates an environment in the Postgres server that all tests share.
     pub(crate) async fn new() -> Place {
         let url = gen_durable_postgres::database_url().unwrap();
         Place::at(url).await
     }
 
-    /// Creates an environment in the cluster at `url`.
+    /// Creates an environment in the Postgres server at `url`.
     pub(crate) async fn at(url: String) -> Place {
         let name = format!(
             "procs_{}_{}",
@@ -59,8 +60,8 @@ impl Place {
         }
     }
 
-    /// Returns the default plan of a worker. The lease is short, for quick tests, but longer than a
-    /// live worker pauses on a busy computer.
+    /// Returns the default plan of a worker process. The lease is short, for quick tests, but
+    /// longer than a live worker pauses on a busy computer.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             url: self.url.clone(),
@@ -88,7 +89,8 @@ impl Place {
         };
         let (client, answer) = match client.simple_query(&text).await {
             Ok(answer) => (client, answer),
-            // The server was restarted since the last query.
+            // The test restarted the server after the last query, so this query opens a new
+            // connection.
             Err(_) if client.is_closed() => {
                 let client = connect(&self.url).await.unwrap();
                 let answer = client.simple_query(&text).await.unwrap();
@@ -110,8 +112,8 @@ impl Place {
         rows
     }
 
-    /// Begins a transaction, runs SQL in it, and keeps it open until the returned client is
-    /// dropped.
+    /// Begins a transaction and runs SQL in it. The transaction stays open until the test drops the
+    /// returned client.
     pub(crate) async fn hold(&self, text: &str) -> tokio_postgres::Client {
         let client = connect(&self.url).await.unwrap();
         client
@@ -121,8 +123,9 @@ impl Place {
         client
     }
 
-    /// Waits until this many picks wait for a lock. Then makes the enqueued instances due for the
-    /// last of these picks: a pick claims only instances that were due when its statement began.
+    /// Waits until this many picks wait for a lock. Then sets the due time of the enqueued
+    /// instances so that the last of these picks claims them: a pick claims only instances that
+    /// were due when its statement began.
     pub(crate) async fn until_claims_wait(&self, wanted: i64) {
         let waiting = "from pg_stat_activity where wait_event_type = 'Lock' and position('%._pick' in query) > 0";
         self.until_count(&format!("select count(*) {waiting}"), wanted)
@@ -169,7 +172,7 @@ impl Place {
         effects(&self.dir)
     }
 
-    /// Returns the effects of one kind: `begin`, `end` or `dropped`.
+    /// Returns the lines of the steps' log file of one kind: `begin`, `end` or `dropped`.
     pub(crate) fn done(&self, what: &str) -> Vec<Effect> {
         self.effects()
             .into_iter()
@@ -177,7 +180,7 @@ impl Place {
             .collect()
     }
 
-    /// Waits until there are this many effects of one kind.
+    /// Waits until the log file of the steps has this many lines of one kind.
     pub(crate) async fn until_done(&self, what: &str, times: usize) {
         until(&format!("{times} × {what}"), async || {
             self.done(what).len() >= times
@@ -185,7 +188,7 @@ impl Place {
         .await;
     }
 
-    /// Opens a gate for the steps that wait at the gate in the attempt with this number.
+    /// Creates the file for which steps with this `gate` wait in the attempt with this number.
     pub(crate) fn open(&self, gate: &str, attempt: u32) {
         fs::write(self.dir.join(format!("{gate}.{attempt}")), "").unwrap();
     }
@@ -195,8 +198,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
         let (url, schema) = (self.url.clone(), self.schema.clone());
-        // Drops the schema and ignores errors: a private cluster may be stopped, and is deleted as
-        // a whole.
+        // Drops the schema and ignores errors: the test may have stopped its own Postgres server,
+        // and the end of the test deletes that server with all schemas.
         let cleaner = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -1,4 +1,4 @@
-//! A private Postgres that a test can suspend, crash and restart.
+//! A Postgres server of one test, which the test can suspend, crash and restart.
 
 use std::{fs, sync::LazyLock};
 
@@ -6,10 +6,10 @@ use gen_durable_postgres::{Cluster, Options};
 
 use super::worker::signal;
 
-/// Creates a private cluster. Its data need not survive a power failure, so the server does not
-/// wait for the disk.
+/// Creates a Postgres server for one test. Its data need not survive a power failure, so the server
+/// does not wait for the disk.
 pub(crate) fn own_cluster() -> Cluster {
-    // Create one cluster at a time: initdb uses much CPU.
+    // The tests create one server at a time, because initdb uses much CPU.
     static MAKING: LazyLock<std::sync::Mutex<()>> = LazyLock::new(Default::default);
     let _one_at_a_time = MAKING
         .lock()
@@ -21,8 +21,8 @@ pub(crate) fn own_cluster() -> Cluster {
         .unwrap()
 }
 
-/// Suspends every process of a server with SIGSTOP: connections stay open, and the server does not
-/// answer. Dropping it resumes the processes.
+/// The processes of a Postgres server, suspended with SIGSTOP: connections stay open, and the
+/// server does not answer. Dropping this value resumes the processes.
 pub(crate) struct Frozen(Vec<u32>);
 
 impl Frozen {
@@ -32,8 +32,8 @@ impl Frozen {
             signal("STOP", &[postmaster]),
             "could not send SIGSTOP to the server"
         );
-        // The postmaster is suspended, so it forks no further child process. A child process may
-        // still end meanwhile.
+        // The test has suspended the postmaster, so it forks no further child process. A child
+        // process may end before the test suspends it.
         let mut frozen = Frozen(children(postmaster));
         signal("STOP", &frozen.0);
         frozen.0.push(postmaster);
@@ -62,8 +62,8 @@ fn children(parent: u32) -> Vec<u32> {
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
             continue;
         };
-        // The process name may contain any character, so parse the fields after the last
-        // parenthesis.
+        // The process name in `/proc/<pid>/stat` may contain any character, so the function parses
+        // the fields after the last parenthesis.
         let parent_pid = stat
             .rsplit(')')
             .next()

@@ -112,8 +112,8 @@ impl Job for Tick {
     }
 }
 
-/// The main function of a worker with a wrong clock. Without a plan, as in every ordinary test run,
-/// it does nothing.
+/// The main function of a worker with a wrong clock. Without the environment variable `PLAN`, as in
+/// every ordinary test run, this test does nothing.
 #[test]
 fn entry_point_of_a_worker_process_with_a_wrong_clock() {
     let Ok(plan) = std::env::var(PLAN) else {
@@ -158,8 +158,8 @@ fn entry_point_of_a_worker_process_with_a_wrong_clock() {
     });
 }
 
-/// Compiles the wrong clock as a library for `LD_PRELOAD`, with the C compiler that Rust needs for
-/// linking.
+/// Compiles the library that shows a process the wrong time, for `LD_PRELOAD`, with the C compiler
+/// that Rust needs for linking.
 fn wrong_clock(dir: &Path) -> PathBuf {
     let (source, library) = (dir.join("skewed_clock.c"), dir.join("skewed_clock.so"));
     std::fs::write(&source, include_str!("skewed_clock.c")).unwrap();
@@ -175,11 +175,13 @@ fn wrong_clock(dir: &Path) -> PathBuf {
 
 /// The simulated year and its workers.
 struct Year {
-    /// The running workers. They are dropped before the schema.
+    /// The running worker processes. The field comes before the schema, so Rust drops the workers
+    /// before the schema.
     workers: Vec<Worker>,
     place: Place,
     library: PathBuf,
-    /// The times at which the clock stopped until everything that was due had happened.
+    /// The times at which the test stopped the clock of the database until the workers had
+    /// processed everything that was due.
     stops: BTreeSet<Timestamp>,
 }
 
@@ -245,7 +247,8 @@ impl Year {
         }
     }
 
-    /// Waits until everything that is due has happened, and records the time as a stop.
+    /// Waits until the workers have processed all due timers, deadlines and instances, and records
+    /// the time as a stop.
     async fn rest(&mut self) {
         self.place
             .until_count(
@@ -258,7 +261,8 @@ impl Year {
         self.stops.insert(self.now().await);
     }
 
-    /// Advances the clock to `then`, and stops at every due time before `then`.
+    /// Advances the clock of the database to `then`, and stops the clock at every due time before
+    /// `then`.
     async fn go_to(&mut self, then: Timestamp) {
         loop {
             let next = format!(
@@ -275,13 +279,14 @@ impl Year {
         }
     }
 
-    /// Returns the first stop at or after a due time: the first moment at which a worker could act.
+    /// Returns the first stop of the clock at or after a due time: the first moment at which a
+    /// worker could act.
     fn first_stop(&self, due: Timestamp) -> Option<Timestamp> {
         self.stops.range(due..).next().copied()
     }
 }
 
-/// A wait, as the test expects it.
+/// An instance of [`Wait`], with the times that the test expects.
 struct Known {
     id: Id<Wait>,
     begun: Timestamp,
@@ -306,7 +311,7 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
             break;
         }
         match round % 4 {
-            // Begin waits of different lengths, each with a repeating timer.
+            // The test begins waits of different lengths, each with a repeating timer.
             0 => {
                 let period = (9 + round % 23) * DAY + round % 7 * HOUR;
                 let days = 40 + round;
@@ -321,8 +326,8 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
                     over: None,
                 });
             }
-            // End the newest open wait by a signal or a cancel, sometimes at the same moment as
-            // another event.
+            // The test ends the newest open wait by a signal or a cancel, sometimes at the same
+            // time at which a timer is due.
             1 => {
                 if let Some(known) = waits
                     .iter_mut()
@@ -337,7 +342,7 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
                     year.rest().await;
                 }
             }
-            // Kill all workers, and run none for some days.
+            // The test kills all workers, and runs no worker for some days.
             2 => {
                 year.workers.drain(..).for_each(Worker::kill);
                 year.set(now + (3 + round % 11) * DAY + HOUR / 2).await;
@@ -351,7 +356,8 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
     }
     let end = year.now().await;
 
-    // Repeating timers of waits fired at begun + k periods, until the wait ended.
+    // The repeating timer of each wait fired at the begin of the wait plus k periods, until the
+    // wait ended.
     for known in &waits {
         let until = known.over.unwrap_or(known.until).min(end);
         let mut expected = Vec::new();
@@ -362,8 +368,9 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
         }
         let text = format!("where instance_id = {} and state = 'fired'", known.id.raw());
         let fired = fired(&year, &text).await;
-        // After an outage the deadline may fire first. Occurrences that were due before the
-        // deadline and had not fired by then are cancelled.
+        // After an outage of the workers the deadline of a wait may fire first. The end of the wait
+        // cancels occurrences of the repeating timer that were due before the deadline and had not
+        // fired.
         let count = fired.len();
         let missing = expected.get(count..).unwrap_or_default();
         let ended_by_the_deadline = known.over.is_none()
@@ -394,7 +401,8 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
             );
         }
     }
-    // The anchor of the schedules is the beginning of the simulated year.
+    // The anchor of the schedules is the beginning of the simulated year, so each due time is that
+    // beginning plus a multiple of the period.
     let each = |days: u32| {
         (1..)
             .map(move |n| first + n * days * DAY)
@@ -417,7 +425,7 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
         fired(&year, "where schedule = 'skip' and state = 'fired'").await,
         there
     );
-    // Every timer fired at the first stop at or after its due time.
+    // Every timer fired at the first stop of the clock at or after its due time.
     let times = year
         .place
         .sql("select due_at at time zone 'UTC', ended_at at time zone 'UTC' from %.timers where state = 'fired'")
@@ -433,7 +441,7 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
     }
     let twice = "select count(*) from (select from %.timers where state = 'fired' group by started_id having count(*) > 1) x";
     assert_eq!(year.place.count(twice).await, 0);
-    // The sleeper woke one month after it last woke, on the calendar of its time zone.
+    // The sleeper woke one month after it last woke, by the calendar of its time zone.
     let text = format!(
         "select state->>'woke' from %.instances where id = {}",
         sleeper.raw()
@@ -455,7 +463,7 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
     }
 }
 
-/// Returns the due times of the selected timers, in order.
+/// Returns the due times of the timers that `which` selects, in order.
 async fn fired(year: &Year, which: &str) -> Vec<Timestamp> {
     let text = format!(
         r#"select to_char(due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from %.timers {which} order by due_at"#

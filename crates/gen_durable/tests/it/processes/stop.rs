@@ -1,5 +1,5 @@
-//! Tests of workers that are suspended past their lease and resumed after other workers have reaped
-//! their claims.
+//! Tests of workers that the test suspends until their lease has expired, and resumes after other
+//! workers have reaped their claims.
 
 use std::{sync::atomic::AtomicUsize, time::Duration};
 
@@ -22,7 +22,8 @@ async fn a_result_from_a_reaped_worker_changes_nothing_while_another_worker_runs
     let mut late = place.plan().start();
     place.until_done("begin", 5).await;
     late.stop();
-    // The other worker reaps the expired worker, claims all five instances and runs their steps.
+    // The second worker reaps the claims of the suspended worker, claims all five instances and
+    // runs their steps.
     let _other = place.plan().start();
     place.until_done("begin", 10).await;
     let held = place.rows().await;
@@ -42,8 +43,8 @@ async fn a_result_from_a_reaped_worker_changes_nothing_while_another_worker_runs
 
     place.open("gate", 1);
     place.until_all_settled().await;
-    // `claim_epoch` 4: claimed, reaped, claimed, done. There is one commit, by the second worker,
-    // and the first worker has not changed the state.
+    // `claim_epoch` is 4 after claim, reap, claim and step result. There is one commit per
+    // instance, by the second worker, and the first worker has not changed the state.
     let ended = place
         .sql("select status, result, attempt, claim_epoch, step_seq from %.instances")
         .await;
@@ -91,8 +92,8 @@ async fn a_worker_that_claims_an_instance_again_after_it_was_reaped_commits_only
     })
     .await;
     place.until_done("begin", 1).await;
-    // Another engine, which does not know the machine, reaps the owner. The owner does not notice,
-    // because by its own clock its lease is valid.
+    // A second engine, which does not know the machine `Gated`, reaps the claim of the engine
+    // `owner`. The owner does not notice, because by its own clock its lease is valid.
     let hasty = Settings {
         lease: 2 * SECOND,
         heartbeat: SECOND / 5,
@@ -107,13 +108,14 @@ async fn a_worker_that_claims_an_instance_again_after_it_was_reaped_commits_only
         .sql("update %.workers set lease_expires_at = statement_timestamp() - interval '1 s' where 'gated/1' = any (machines)")
         .await;
     place.until_done("begin", 2).await;
-    // Stop the second engine now, because it would reap the owner again.
+    // The test stops the second engine, because it would reap the claims of the owner once more.
     stop_reaper.send(()).unwrap();
     reaper.await.unwrap().unwrap();
     let held = place.rows().await;
 
-    // The first task of the instance ends while the second task runs the same step. An instance
-    // that commits later shows that the result of the first task has been processed.
+    // The first task of the instance ends while the second task runs the same step. The commit of
+    // an instance that the test enqueues later shows that the owner has processed the step result
+    // of the first task.
     place.open("gate", 0);
     place.until_done("end", 1).await;
     let after = place
@@ -134,7 +136,8 @@ async fn a_worker_that_claims_an_instance_again_after_it_was_reaped_commits_only
     );
     assert_eq!(place.rows().await[0], held[0]);
 
-    // The owner still knows its claim, so its engine does not end before the second task has ended.
+    // The owner still knows its claim of the instance, so its engine does not end before the second
+    // task has ended.
     stop_owner.send(()).unwrap();
     let mut owner = owner;
     let gone = tokio::time::timeout(Duration::from_millis(300), &mut owner).await;
@@ -157,7 +160,8 @@ async fn a_worker_that_claims_an_instance_again_after_it_was_reaped_commits_only
     assert_eq!(ended, [["done", "1", "4", "1"]]);
 }
 
-/// Runs an engine in this process until the returned sender is used.
+/// Runs an engine in the process of the test until the test sends a message with the returned
+/// sender.
 async fn run(
     place: &Place,
     settings: Settings,

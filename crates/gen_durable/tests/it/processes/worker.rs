@@ -1,5 +1,5 @@
-//! A worker in a separate process: this test binary, started again to run an engine until it is
-//! terminated.
+//! A worker in a separate process: this test binary, started again to run an engine until the test
+//! terminates it.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     pub(crate) slots: usize,
     pub(crate) threads: usize,
     pub(crate) pause_ms: u64,
-    /// Whether steps record their runs in the database.
+    /// Whether the steps of the worker record their runs in the database.
     pub(crate) run_log: bool,
 }
 
@@ -58,20 +58,22 @@ impl Plan {
     }
 }
 
-/// A worker process. Dropping it kills the process.
+/// A worker process. Dropping this value kills the process.
 pub(crate) struct Worker {
     process: Child,
     said: Arc<Mutex<String>>,
 }
 
 impl Worker {
-    /// Starts this test binary again to run the one test that is the main function of a worker.
+    /// Starts this test binary again in a new process, to run only the test `test`, which is the
+    /// main function of a worker.
     pub(crate) fn spawn(test: &str, variables: &[(&str, String)]) -> Worker {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .env_remove("DATABASE_URL")
-            // A worker exits when this pipe is closed, so it does not outlive the test.
+            // The worker process exits when the test closes this pipe, so the process does not
+            // outlive the test.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -183,7 +185,7 @@ impl Drop for Worker {
     }
 }
 
-/// Sends a Unix signal with the `kill` program. Returns whether all processes existed.
+/// Sends a Unix signal to processes with the `kill` program. Returns whether all processes existed.
 pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
     let pids = pids.iter().map(u32::to_string);
     Command::new("kill")
@@ -195,8 +197,8 @@ pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
         .success()
 }
 
-/// Initializes a worker process: it logs to stdout, and exits when the test that started it has
-/// ended.
+/// Initializes a worker process: the process logs to stdout, and exits when the test that started
+/// it has ended.
 pub(crate) fn init_worker_process() {
     println!();
     tracing_subscriber::fmt()
@@ -209,8 +211,8 @@ pub(crate) fn init_worker_process() {
     });
 }
 
-/// The main function of a worker process. Without a plan, as in every ordinary test run, this test
-/// does nothing.
+/// The main function of a worker process. Without the environment variable `PLAN`, as in every
+/// ordinary test run, this test does nothing.
 #[test]
 fn entry_point_of_a_worker_process() {
     let Ok(plan) = std::env::var(PLAN) else {
@@ -227,7 +229,8 @@ fn entry_point_of_a_worker_process() {
 }
 
 async fn run(plan: Plan) {
-    // Install the handler before the engine claims: an early SIGTERM must not kill the process.
+    // The process installs the handler of SIGTERM before the engine claims instances: an early
+    // SIGTERM must not kill the process.
     let mut terminated =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
     let milliseconds = Duration::from_millis;

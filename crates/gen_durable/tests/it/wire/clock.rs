@@ -1,5 +1,5 @@
-//! Tests in which the loop that fires timers and deadlines loses its connection at each of its
-//! statements, and for the time of an outage.
+//! Tests in which the worker's loop that fires timers and deadlines loses its connection at each of
+//! its statements, or for the time of an outage.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use super::{
     walker::quick,
 };
 
-/// A machine that waits for a signal that is never sent, either until a deadline, or without a
-/// deadline and with a repeating timer.
+/// A machine that waits for a signal that the test never sends, either until a deadline, or without
+/// a deadline and with a repeating timer.
 #[derive(Serialize, Deserialize)]
 struct Waits {
     pings: bool,
@@ -88,15 +88,15 @@ async fn running(stage: &Stage) -> Running {
     engine
 }
 
-/// Enqueues an instance that waits until its deadline, and one with a timer that repeats three
-/// times.
+/// Enqueues an instance that waits until its deadline, and an instance with a timer that repeats
+/// three times.
 async fn enqueue(stage: &Stage) {
     for pings in [true, false] {
         stage.lab.enqueue(Waits { pings }).await.unwrap();
     }
 }
 
-/// Asserts that all timers and deadlines have fired, and none twice.
+/// Asserts that all timers and deadlines have fired, and that no timer or deadline has fired twice.
 async fn all_fired(stage: &Stage) {
     stage.until("select count(*) from S.instances where machine = 'waits' and status = 'done' and step = 'late'", 1).await;
     stage

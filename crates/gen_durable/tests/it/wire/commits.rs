@@ -1,5 +1,5 @@
-//! Tests of commits with a lost answer: the commit may be durable or not, and the engine resolves
-//! which is true.
+//! Tests of commits with a lost answer: the commit may be durable or not, and the engine finds out
+//! which.
 
 use std::{
     sync::{
@@ -21,12 +21,12 @@ use super::{
 
 const SETTLE: &str = "._write_step_results($1";
 const RESOLVE: &str = "store::resolve::resolve";
-/// The number of instances that run together, so that the answer to a batch is lost and not only to
-/// one result.
+/// The number of instances that run together, so that the engine loses the answer to a batch of
+/// several step results.
 const TOGETHER: u32 = 5;
 
-/// Applies each fault to each commit of an instance, for each transition that a step can return,
-/// and asserts that every commit counts once.
+/// Applies each fault of the proxy to each commit of an instance, for each transition that a step
+/// can return, and asserts that every commit counts once.
 async fn lose_every_commit(settings: Settings) {
     let stage = Stage::new().await;
     let effects = Effects::default();
@@ -67,8 +67,8 @@ async fn lose_every_commit(settings: Settings) {
                         ),
                     }
                 }
-                // The committer forms the batches by itself, so the fault applies at the latest to
-                // the last batch.
+                // The committer chooses which step results form a batch, so the proxy applies the
+                // fault at the latest to the last batch.
                 assert_eq!(rule.has_fired(), 1, "{what}");
                 for walker in &enqueued {
                     assert_walked_once(&stage, &effects, walker.id.raw(), first, &what).await;
@@ -78,8 +78,8 @@ async fn lose_every_commit(settings: Settings) {
         }
     }
     assert_eq!(cuts, 32);
-    // The test may read the result of the last commit before the engine has resolved its outcome,
-    // so the test waits until the engine has resolved it.
+    // The test may find an instance settled before the engine has resolved the unknown outcome of
+    // its last commit, so the test waits until the engine has resolved that outcome.
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(RESOLVE) < cuts {
         assert!(
@@ -105,9 +105,9 @@ async fn a_commit_with_a_lost_answer_counts_once_if_run_ahead_is_disabled() {
     .await;
 }
 
-/// The client gives up on a commit that the network delays, and sends the statement again. Then the
-/// delayed statement arrives after all. A run-ahead commit keeps the claim epoch, so only
-/// `step_seq` distinguishes the two statements.
+/// The client gives up on a commit statement that the network delays, and sends the statement a
+/// second time. Then the delayed statement reaches the server. A commit before a run-ahead step
+/// keeps `claim_epoch`, so only `step_seq` distinguishes the two statements.
 #[tokio::test]
 async fn a_commit_statement_that_the_server_receives_twice_is_applied_once() {
     let stage = Stage::new().await;
@@ -122,8 +122,8 @@ async fn a_commit_statement_that_the_server_receives_twice_is_applied_once() {
     engine.ready().await;
     for first in [First::Next, First::Retry, First::Sleep, First::Done] {
         let late = stage.proxy.on(SETTLE, Fault::DeliverLate);
-        // The proxy holds the next commit, so that the late statement finds the row as the first
-        // commit left it.
+        // The proxy holds the next commit of the instance, so that the delayed statement finds the
+        // row as the first commit left it.
         let second = stage.proxy.on_each(SETTLE, Fault::Hold, 1, usize::MAX);
         let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
         late.fired(1).await;
@@ -155,8 +155,8 @@ async fn a_commit_statement_that_the_server_receives_twice_is_applied_once() {
     engine.stop().await;
 }
 
-/// The same worker claims the instance again while the answer to the last commit of the instance is
-/// still in flight.
+/// The worker claims an instance a second time while the answer to the last commit of the instance
+/// is still in flight.
 #[tokio::test]
 async fn a_late_answer_to_a_commit_does_not_release_the_next_claim_of_the_instance() {
     let stage = Stage::new().await;
@@ -173,8 +173,8 @@ async fn a_late_answer_to_a_commit_does_not_release_the_next_claim_of_the_instan
     let gated = stage.lab.enqueue(Gated).await.unwrap();
     gate.runs(2).await;
     answer.release();
-    // Waits long enough for the search for lost claims to consider the claim of this instance, and
-    // then for two searches.
+    // The test waits until the claim is so old that the engine's search for lost claims considers
+    // it, and then until the engine has searched twice.
     let held_long = "select count(*) from S.instances where updated_at < statement_timestamp() - interval '1300 ms'";
     stage.until(held_long, 1).await;
     let searches = stage.proxy.done("store::lease::held");
@@ -199,7 +199,8 @@ async fn a_late_answer_to_a_commit_does_not_release_the_next_claim_of_the_instan
     engine.stop().await;
 }
 
-/// A job that retries its first attempt at once, and then waits at the gate.
+/// A job that retries its first attempt at once, and waits in its second attempt until the test
+/// calls `Gate::open`.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Gated;
 

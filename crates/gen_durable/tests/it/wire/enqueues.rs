@@ -1,5 +1,5 @@
 //! Tests of an enqueue with a lost answer: the caller gets an error that says that the outcome is
-//! unknown, and never that the enqueue failed.
+//! unknown, and never an error that says that the enqueue failed.
 
 use gen_durable::{Client, SECOND};
 
@@ -34,8 +34,8 @@ async fn an_enqueue_returns_unknown_if_its_answer_is_lost_and_transient_if_the_s
             "{fault:?}: {error}"
         );
         assert!(error.to_string().contains("may have been done"), "{error}");
-        // The server receives half of a cut request and discards it: no instance of that request
-        // may ever appear.
+        // The server receives half of a request that the proxy cuts, and ignores it: no instance of
+        // that request may ever appear.
         there += i64::from(happened);
         stage.until("select count(*) from S.instances", there).await;
 
@@ -54,7 +54,8 @@ async fn an_enqueue_returns_unknown_if_its_answer_is_lost_and_transient_if_the_s
             stage.proxy.on(ENQUEUE, Fault::Refuse(code))
         };
         // The client may detect the broken connection only when it sends a statement. Then the
-        // outcome is unknown, and the next call is refused.
+        // outcome of that statement is unknown, and the proxy refuses the statement of the next
+        // call.
         let mut error = client.enqueue(walker()).await.unwrap_err();
         if rule.has_fired() == 0 {
             assert!(error.is_unknown(), "{code}: {error}");
@@ -66,7 +67,7 @@ async fn an_enqueue_returns_unknown_if_its_answer_is_lost_and_transient_if_the_s
         );
         assert!(error.to_string().contains("nothing was done"), "{error}");
     }
-    // No server listens on port 1, and the proxy refuses connections.
+    // No server listens on port 1, and the proxy of the test refuses connections.
     stage.proxy.go_down().await;
     let unreachable = Client::new(stage.pool_at(1, "gen_durable_runtime"));
     let error = unreachable.enqueue(walker()).await.unwrap_err();
@@ -80,7 +81,7 @@ async fn an_enqueue_returns_unknown_if_its_answer_is_lost_and_transient_if_the_s
         stage.number("select count(*) from S.instances").await,
         there
     );
-    // When the server is back, the same client works again.
+    // When the proxy accepts connections, the same client can enqueue instances.
     stage.proxy.come_back();
     let back = async {
         while client.enqueue(walker()).await.is_err() {

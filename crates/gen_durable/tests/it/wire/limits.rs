@@ -1,5 +1,5 @@
 //! Tests of a `statement_timeout` of the server: the engine splits a batch that takes too long into
-//! smaller batches, and does not retry it unchanged without end.
+//! smaller batches, and does not retry the whole batch without end.
 
 use gen_durable::{Context, Job, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
@@ -22,11 +22,11 @@ impl Job for Gated {
     }
 }
 
-/// The batch size. At 20 ms a row, even half of the batch takes longer than the `statement_timeout`
-/// of one second.
+/// The number of rows in a batch. At 20 ms a row, even half of the batch takes longer than the
+/// `statement_timeout` of one second.
 const TOGETHER: usize = 120;
 
-/// Makes each update that matches `when` take 20 ms.
+/// Creates a trigger that makes each update of an instance that matches `when` take 20 ms.
 async fn slow_down(stage: &Stage, when: &str) {
     stage
         .sql(&format!(

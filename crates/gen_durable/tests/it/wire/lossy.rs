@@ -1,5 +1,5 @@
-//! A test of a network that loses one answer in `n`, of any statement: every instance still has the
-//! right result.
+//! A test of a network that loses one answer of the server in `n`, of any statement: every instance
+//! still has the right output.
 
 use gen_durable::{
     Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn,
@@ -22,7 +22,7 @@ impl Job for Part {
     }
 }
 
-/// A machine that spawns two children, joins them, and adds their results in the step that runs
+/// A machine that spawns two children, joins them, and adds their outputs in the step that runs
 /// ahead after the join.
 #[derive(Serialize, Deserialize)]
 struct Family {
@@ -40,7 +40,7 @@ impl Machine for Family {
     type App = ();
     type Step = At;
     type Output = u32;
-    /// A third of the families wait in lanes, a third under partition keys.
+    /// A third of the families are in lanes, and a third have partition keys.
     fn lane(&self) -> Option<Lane> {
         (self.n % 3 == 1).then(|| Lane::new("lane", self.n % 30))
     }
@@ -63,7 +63,8 @@ impl Machine for Family {
     }
 }
 
-/// For a full run set `DURABLE_FAMILIES=3000 DURABLE_LOSE_ONE_IN=200`.
+/// The test runs at a reduced size. For the full size set `DURABLE_FAMILIES=3000
+/// DURABLE_LOSE_ONE_IN=200`.
 #[tokio::test]
 async fn instances_have_the_right_results_even_if_the_network_loses_answers_of_the_server() {
     let number =
@@ -125,8 +126,8 @@ async fn instances_have_the_right_results_even_if_the_network_loses_answers_of_t
         3 * all,
         "no child was spawned twice"
     );
-    // Each commit counts once and follows the previous commit: three commits of a parent, and one
-    // of each child.
+    // Each commit counts once and increments `step_seq` by one: there are three commits of each
+    // parent, and one commit of each child.
     assert_eq!(
         stage
             .number("select count(*) from S.changes where old_seq <> new_seq")

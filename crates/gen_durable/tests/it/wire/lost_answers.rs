@@ -1,5 +1,5 @@
-//! The answer to a commit is lost: the next step still reads the same inbox and children as if the
-//! answer had arrived.
+//! Tests in which the engine loses the answer to a commit: the next step still reads the same inbox
+//! and children as if the answer had arrived.
 
 use gen_durable::{
     Context, DAY, HOUR, HistoryPolicy, Id, Job, Lane, Machine, NewInstance, Outcome, SECOND,
@@ -13,7 +13,7 @@ use super::{
     walker::quick,
 };
 
-/// Parts of the statements' texts, comments included, by which the proxy distinguishes the
+/// Parts of the texts of statements, comments included, by which the proxy distinguishes the
 /// statements.
 const SETTLE: &str = "store::step_results::write     index: instances_pkey, signals_inbox";
 const SETTLE_WITH_HISTORY: &str = "write_within}, if the batch adds history";
@@ -24,8 +24,8 @@ const COMMIT: &str = "select 1; commit";
 const RESOLVE: &str = "store::resolve::resolve";
 const LOCK: &str = "store::step_results::lock";
 
-/// The faults. After the first two the commit is durable, after the third it is not; the engine
-/// does not know which.
+/// The faults that the proxy applies to a commit. After the first two faults the commit is durable,
+/// after the third it is not. The engine does not know which.
 const FAULTS: [Fault; 3] = [Fault::CutAfter, Fault::CutAnswer, Fault::CutBefore];
 
 #[derive(Serialize, Deserialize)]
@@ -39,7 +39,7 @@ impl Job for Child {
     }
 }
 
-/// The job that the outbox enqueues, due only tomorrow.
+/// The job that the outbox of a parent enqueues, due in a day.
 #[derive(Serialize, Deserialize)]
 struct Enqueued;
 impl Job for Enqueued {
@@ -58,8 +58,8 @@ impl Signal for Report {
     type To = Enqueued;
 }
 
-/// A parent that joins a child, waits, sends effects and runs ahead, and records what each of its
-/// steps reads.
+/// A parent that joins a child, waits for a signal, sends effects and runs ahead, and records the
+/// inbox and children that each of its steps reads.
 #[derive(Serialize, Deserialize)]
 struct Parent<const HISTORY: bool> {
     n: usize,
@@ -69,7 +69,7 @@ struct Parent<const HISTORY: bool> {
     reads: Vec<Read>,
 }
 
-/// The results of the children, and the names of the signals in the inbox.
+/// The outputs of the children, and the names of the signals in the inbox.
 type Read = (Vec<u32>, Vec<String>);
 
 #[derive(Serialize, Deserialize, Default)]
@@ -151,7 +151,8 @@ impl<const HISTORY: bool> Machine for Parent<HISTORY> {
     }
 }
 
-/// Starts a stage with an engine, and enqueues the instance to which the parents report.
+/// Starts the environment of a test and an engine, and enqueues the instance to which the parents
+/// send their signals.
 async fn start() -> (Stage, Running, Id<Enqueued>) {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), (), |e| {
@@ -169,7 +170,7 @@ async fn start() -> (Stage, Running, Id<Enqueued>) {
     (stage, engine, reports_to)
 }
 
-/// Enqueues a parent, waits until the parent waits for its signal, and sends the signal.
+/// Enqueues a parent, waits until its status is `awaiting_signal`, and sends the signal.
 async fn start_and_signal<const HISTORY: bool>(
     stage: &Stage,
     parent: Parent<HISTORY>,
@@ -188,8 +189,8 @@ async fn start_and_signal<const HISTORY: bool>(
     id
 }
 
-/// Asserts that each step read what it reads when no answer is lost, and that the effects of the
-/// steps happened once.
+/// Asserts that each step of the parent read the same inbox and children as if the engine had lost
+/// no answer, and that the engine committed the effects of the steps once.
 async fn assert_reads<const HISTORY: bool>(
     stage: &Stage,
     id: Id<Parent<HISTORY>>,
@@ -240,8 +241,9 @@ async fn assert_reads<const HISTORY: bool>(
     );
 }
 
-/// Loses the answer to each of the `count` statements with this text that one parent (and its
-/// child) sends.
+/// Applies each fault of `FAULTS` to each of the `count` statements with this text that the engine
+/// sends for a parent and its child. Asserts that the steps of the parent read the right inbox and
+/// children.
 async fn lose<const HISTORY: bool>(statement: &str, count: usize, keyed: bool, within: bool) {
     let (stage, engine, reports_to) = start().await;
     let mut flows = 0;
@@ -291,8 +293,8 @@ async fn after_a_lost_answer_to_a_lane_commit_with_history_the_next_step_reads_i
     lose::<true>(SETTLE_KEYED_WITH_HISTORY, 2, true, false).await;
 }
 
-/// The test loses the answers to the statements of a spawn, the end of a child, a wait, and a
-/// `next` with an outbox that consumes a signal.
+/// The engine gets no answer to the statements of a spawn, the end of a child, a wait, and a `next`
+/// with an outbox that consumes a signal.
 #[tokio::test]
 async fn after_a_lost_answer_to_a_commit_with_effects_the_next_step_reads_its_inbox_and_children() {
     lose::<false>(CONCLUDE, 4, false, false).await;
@@ -303,8 +305,8 @@ async fn after_a_lost_answer_to_a_steps_own_commit_the_next_step_reads_its_inbox
     lose::<true>(COMMIT, 5, false, true).await;
 }
 
-/// A caller's transaction locks the row before the engine can resolve the outcome. The committer
-/// sets the result aside, and upkeep resolves it.
+/// A caller's transaction locks the row of the instance before the engine can resolve the commit
+/// outcome. The committer sets the step result aside, and upkeep resolves the outcome.
 #[tokio::test]
 async fn after_a_lost_answer_and_a_lock_of_the_row_the_next_step_reads_its_inbox_and_children() {
     let (stage, engine, reports_to) = start().await;
@@ -334,8 +336,8 @@ async fn after_a_lost_answer_and_a_lock_of_the_row_the_next_step_reads_its_inbox
     let resolved_before = stage.proxy.done(RESOLVE);
     stage.proxy.go_down().await;
     stage.proxy.come_back();
-    // The committer tries to resolve the outcome five times and then sets the result aside. Upkeep
-    // tries again.
+    // The committer tries five times to resolve the commit outcome of the locked row, and then sets
+    // the step result aside. Upkeep tries to resolve the outcome after that.
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(RESOLVE) < resolved_before + 5 || stage.proxy.done(LOCK) == 0 {
         assert!(

@@ -1,5 +1,5 @@
-//! Tests that cut or silence the connection between the engine and Postgres at each statement that
-//! matters.
+//! Tests with a proxy that cuts or silences the connection between the engine and Postgres at each
+//! statement that matters.
 
 mod clock;
 mod commits;

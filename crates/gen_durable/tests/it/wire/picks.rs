@@ -1,5 +1,5 @@
-//! Tests of a pick with a lost answer: in the database this worker has claimed the instances, and
-//! the worker does not know it.
+//! Tests of a pick with a lost answer: the rows of the instances name the worker as their claim
+//! holder, and the worker does not know of the claims.
 
 use gen_durable::{SECOND, Settings};
 
@@ -23,8 +23,8 @@ async fn instances_claimed_by_a_pick_with_a_lost_answer_are_released_without_a_c
         steps: 0,
     });
     let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
-    // The picker and the sweep may claim at the same time and share the instances, so the proxy
-    // cuts the connections of both.
+    // The picker and the sweep of the worker may claim at the same time and share the instances, so
+    // the proxy cuts the connections of both.
     let rule = stage.proxy.on_each("._pick(", Fault::CutAfter, 0, 2);
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
         e.register::<Walker>().settings(settings)
@@ -88,8 +88,8 @@ async fn the_picker_sends_a_pick_again_that_never_reached_the_server() {
     engine.stop().await;
 }
 
-/// A process that was stopped for a while finds that its own lease has expired. Claims that no
-/// other worker has reaped still belong to this process.
+/// A worker that did not run for a while finds that its own lease has expired. Claims that no other
+/// worker has reaped still belong to this worker.
 #[tokio::test]
 async fn a_worker_that_finds_its_own_lease_expired_does_not_reap_its_own_claims() {
     let stage = Stage::new().await;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// One message as sent over the wire: type, length and body.
+/// One message of the Postgres protocol, as sent over the wire: type, length and body.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) kind: u8,
@@ -12,7 +12,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Returns the zero-terminated strings at the start of the body.
+    /// Returns the zero-terminated strings at the start of the message body.
     fn strings(&self) -> impl Iterator<Item = String> + '_ {
         self.bytes[5..]
             .split(|byte| *byte == 0)
@@ -26,7 +26,8 @@ impl Message {
     }
 }
 
-/// Reads the next message of either side. Returns `None` when the connection is closed.
+/// Reads the next message of the client or of the server. Returns `None` when the connection is
+/// closed.
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Option<Message> {
     let mut head = [0; 5];
     from.read_exact(&mut head).await.ok()?;
@@ -49,13 +50,14 @@ pub(crate) async fn read_startup(from: &mut (impl AsyncRead + Unpin)) -> Option<
     Some(bytes)
 }
 
-/// Returns CloseComplete, which is no answer to a query, and ReadyForQuery.
+/// Returns two messages of a server: CloseComplete, which is no answer to a query, and
+/// ReadyForQuery.
 pub(crate) fn close_complete() -> Vec<u8> {
     vec![b'3', 0, 0, 0, 4, b'Z', 0, 0, 0, 5, b'I']
 }
 
-/// Returns an error message of a server. A `fatal` error ends the connection; otherwise
-/// ReadyForQuery follows.
+/// Returns an error message of a server. A `fatal` error ends the connection. After any other error
+/// the returned bytes contain ReadyForQuery.
 pub(crate) fn error(code: &str, fatal: bool) -> Vec<u8> {
     let severity = if fatal { "FATAL" } else { "ERROR" };
     let mut body = Vec::new();
@@ -78,8 +80,8 @@ pub(crate) fn error(code: &str, fatal: bool) -> Vec<u8> {
     bytes
 }
 
-/// The statements and portals of a client: a client sends a statement by its name, and the proxy
-/// finds the text of the statement by that name.
+/// The prepared statements and portals of a client: a client executes a statement by its name, and
+/// the proxy finds the text of the statement by that name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     statements: HashMap<String, String>,
@@ -92,7 +94,8 @@ pub(crate) struct Request {
     pub(crate) bytes: Vec<u8>,
     /// The text of the statement that the request executes, or `None` if the request only prepares.
     pub(crate) text: Option<String>,
-    /// The number of elements of the first parameter, if that is an array: the size of a batch.
+    /// The number of elements of the first parameter, if the parameter is an array: the size of a
+    /// batch.
     pub(crate) size: Option<usize>,
     /// The names under which the request prepares statements. An unnamed statement has the empty
     /// name.
@@ -100,7 +103,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Adds a message to the request. Returns whether the request is complete.
+    /// Adds a message of the client to the request. Returns whether the request is complete.
     pub(crate) fn add(&mut self, message: &Message, names: &mut Names) -> bool {
         self.bytes.extend_from_slice(&message.bytes);
         let mut strings = message.strings();
@@ -125,8 +128,8 @@ impl Request {
     }
 }
 
-/// Returns the length of the first parameter of a Bind message if that is an array. The message has
-/// portal, statement, formats, and then the parameters, each with its length.
+/// Returns the length of the first parameter of a Bind message if the parameter is an array. The
+/// message has portal, statement, formats, and then the parameters, each with its length.
 fn first_array_length(bind: &[u8]) -> Option<usize> {
     let mut rest = bind.get(5..)?;
     for _ in 0..2 {
@@ -134,8 +137,9 @@ fn first_array_length(bind: &[u8]) -> Option<usize> {
         rest = rest.get(end + 1..)?;
     }
     let formats = usize::from(u16::from_be_bytes(rest.get(..2)?.try_into().ok()?));
-    // The formats are followed by the number of parameters and the length of the first one. A
-    // binary array has dimensions, flags, element type, and the length of the first dimension.
+    // In a Bind message the formats are followed by the number of parameters and the length of the
+    // first parameter. A binary array has dimensions, flags, element type, and the length of the
+    // first dimension.
     let array = rest.get(2 + 2 * formats + 2 + 4..)?;
     (u32::from_be_bytes(array.get(..4)?.try_into().ok()?) == 1)
         .then(|| Some(u32::from_be_bytes(array.get(12..16)?.try_into().ok()?)))?

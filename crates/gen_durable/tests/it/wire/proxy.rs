@@ -1,4 +1,5 @@
-//! A proxy that parses the Postgres protocol: it can lose a chosen statement, or its answer.
+//! A proxy that parses the Postgres protocol: it can lose a chosen statement, or the answer to a
+//! chosen statement.
 
 use std::{
     collections::VecDeque,
@@ -20,61 +21,65 @@ use super::protocol::{self, Names, Request};
 /// The fault that the proxy applies to a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The connection breaks, and the server never receives the statement.
+    /// The proxy breaks the connection, and the server never receives the statement.
     CutBefore,
-    /// The connection breaks in the middle of the statement.
+    /// The proxy breaks the connection after the server has received half of the statement.
     CutRequest,
-    /// The server executes the statement, and the connection breaks in the middle of the answer.
+    /// The server executes the statement, and the proxy breaks the connection in the middle of the
+    /// answer.
     CutAnswer,
-    /// The server executes the statement and is ready for more, and the connection breaks before
-    /// any byte of the answer.
+    /// The server executes the statement and is ready for more, and the proxy breaks the connection
+    /// before the client has received any byte of the answer.
     CutAfter,
-    /// The server never receives the statement, and the connection stays open without an answer.
+    /// The proxy does not send the statement to the server, and the connection stays open without
+    /// an answer.
     SwallowRequest,
-    /// The server executes the statement, and the connection stays open without an answer.
+    /// The server executes the statement. The proxy drops the answer, and the connection stays
+    /// open.
     SwallowAnswer,
-    /// The connection stays open without an answer. When the client has given up and the test calls
-    /// [`Rule::release`], the server receives the statement after all.
+    /// The connection stays open without an answer. When the client has given up on the statement
+    /// and the test calls [`Rule::release`], the proxy sends the statement to the server.
     DeliverLate,
     /// The statement waits in the proxy until the test calls [`Rule::release`].
     Hold,
     /// The server executes the statement, and its answer waits in the proxy until the test calls
     /// [`Rule::release`].
     HoldAnswer,
-    /// The server never receives the statement. The client receives a message that is no answer,
-    /// and ReadyForQuery.
+    /// The server never receives the statement. The client receives a message that is no answer to
+    /// the statement, and ReadyForQuery.
     Garble,
     /// The server never receives the statement. The client receives an error with this SQLSTATE.
     Refuse(&'static str),
 }
 
-/// The address of the real server.
+/// The address of the real Postgres server.
 #[derive(Debug, Clone)]
 pub(crate) enum Server {
     Unix(std::path::PathBuf),
     Tcp(String, u16),
 }
 
-/// A fault and the statements that it applies to.
+/// A fault and the statements to which the proxy applies the fault.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// A part of the statement's text. The empty text stands for the startup packet of a new
+    /// A part of the text of a statement. The empty text stands for the startup packet of a new
     /// connection.
     text: String,
     fault: Fault,
-    /// How many matching statements pass before the fault applies.
+    /// How many matching statements pass before the proxy applies the fault.
     skip: Mutex<usize>,
-    /// How many matching statements pass between two statements to which the fault applies.
+    /// How many matching statements pass between two statements to which the proxy applies the
+    /// fault.
     between: usize,
     left: Mutex<usize>,
     fired: watch::Sender<usize>,
     released: watch::Sender<bool>,
-    /// The number of late requests that the server has executed.
+    /// The number of delayed requests (fault `DeliverLate`) that the server has executed.
     delivered: watch::Sender<usize>,
 }
 
 impl Rule {
-    /// Waits until the fault has applied to this many statements.
+    /// Waits until the proxy has applied the fault to this many statements.
     pub(crate) async fn fired(&self, times: usize) {
         let mut fired = self.fired.subscribe();
         within(
@@ -87,7 +92,7 @@ impl Rule {
     pub(crate) fn has_fired(&self) -> usize {
         *self.fired.borrow()
     }
-    /// Releases the statements and answers that wait in the proxy.
+    /// Releases the statements and answers of this rule that wait in the proxy.
     pub(crate) fn release(&self) {
         self.released.send_replace(true);
     }
@@ -117,21 +122,21 @@ struct Shared {
     rules: Mutex<Vec<Arc<Rule>>>,
     /// The texts of the statements that the server has answered.
     done: Mutex<Vec<String>>,
-    /// The names under which statements were prepared, and the SQLSTATEs of the server's errors, in
-    /// order.
+    /// The names under which clients prepared statements, and the SQLSTATEs of the server's errors,
+    /// in order.
     prepared: Mutex<Vec<String>>,
     errors: Mutex<Vec<String>>,
-    /// The batches that passed: a statement's text, and the number of elements of its first
-    /// parameter.
+    /// The batches that passed the proxy: the text of a statement, and the number of elements of
+    /// its first parameter.
     batches: Mutex<Vec<(String, usize)>>,
     down: AtomicBool,
     /// A number that the proxy increments to break all connections.
     cuts: watch::Sender<usize>,
-    /// The number of open connections.
+    /// The number of open connections of clients to the proxy.
     open: watch::Sender<usize>,
 }
 
-/// The proxy, on a thread of its own. Dropping it stops the proxy.
+/// The proxy, on a thread of its own. Dropping this value stops the proxy.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     shared: Arc<Shared>,
@@ -176,17 +181,18 @@ impl Proxy {
         }
     }
 
-    /// Applies this fault to the next statement with this text.
+    /// Applies this fault to the next statement that contains this text.
     pub(crate) fn on(&self, text: &str, fault: Fault) -> Arc<Rule> {
         self.on_each(text, fault, 0, 1)
     }
 
-    /// Applies this fault to `times` statements with this text, after the first `skip`.
+    /// Applies this fault to `times` statements that contain this text, after the first `skip` such
+    /// statements.
     pub(crate) fn on_each(&self, text: &str, fault: Fault, skip: usize, times: usize) -> Arc<Rule> {
         self.rule(text, fault, skip, 0, times)
     }
 
-    /// Cuts the connection before one answer in `count`, whatever the statement is.
+    /// Breaks the connection before one answer of the server in `count`, whatever the statement is.
     pub(crate) fn lose_one_in(&self, count: usize) -> Arc<Rule> {
         self.rule(
             "-- called by",
@@ -219,7 +225,8 @@ impl Proxy {
         rule
     }
 
-    /// Removes all rules. Statements that wait in the proxy are released by their rule.
+    /// Removes all rules. A statement that waits in the proxy stays there until the test calls
+    /// [`Rule::release`] of its rule.
     pub(crate) fn forget(&self) {
         self.shared.rules.lock().unwrap().clear();
     }
@@ -234,7 +241,7 @@ impl Proxy {
             .filter(|done| done.contains(text))
             .count()
     }
-    /// Returns the sizes of the batches with this text, in order.
+    /// Returns the sizes of the batches in statements that contain this text, in order.
     pub(crate) fn batches(&self, text: &str) -> Vec<usize> {
         let batches = self.shared.batches.lock().unwrap();
         batches
@@ -250,8 +257,8 @@ impl Proxy {
         self.shared.errors.lock().unwrap().clone()
     }
 
-    /// Breaks all connections and refuses new ones. When this function returns, no connection is
-    /// left.
+    /// Breaks all connections and refuses new connections. When this function returns, no
+    /// connection is left.
     pub(crate) async fn go_down(&self) {
         self.shared.down.store(true, Ordering::SeqCst);
         self.shared.cuts.send_modify(|count| *count += 1);
@@ -271,8 +278,9 @@ impl Proxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        // Subscribes to cuts and counts this connection before reading the flag `down`: a `go_down`
-        // that sets the flag afterwards then cuts this connection and waits for its end.
+        // The task subscribes to `cuts` and counts this connection before it reads the flag `down`:
+        // a `go_down` that sets the flag afterwards then breaks this connection and waits for its
+        // end.
         let mut cuts = shared.cuts.subscribe();
         shared.open.send_modify(|count| *count += 1);
         if shared.down.load(Ordering::SeqCst) {
@@ -312,7 +320,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
     }
 }
 
-/// Requests that the server has not answered yet, with the fault of each answer.
+/// Requests that the server has not answered yet, each with the fault that applies to its answer.
 type Pending = Mutex<VecDeque<(Option<String>, Option<Arc<Rule>>)>>;
 
 async fn connect<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
@@ -391,7 +399,8 @@ async fn requests(
                 rule.wait_for_release().await;
                 pending.lock().unwrap().push_back((text, Some(rule)));
                 server.write_all(&bytes).await.ok()?;
-                // The task that forwards answers reads the answer and ends this connection.
+                // The other task of this connection, which forwards answers, reads the answer and
+                // ends the connection.
                 return std::future::pending().await;
             }
             Some(fault @ (Fault::Refuse(_) | Fault::Garble)) => {

@@ -1,5 +1,5 @@
-//! Tests of errors with which a server in trouble refuses statements: no such error counts as a
-//! failure of the step.
+//! Tests of errors with which a server in trouble refuses statements of the engine: the engine
+//! counts no such error as a failure of a step.
 
 use gen_durable::{SECOND, Settings};
 
@@ -69,8 +69,8 @@ async fn a_statement_that_a_failing_server_refuses_counts_no_attempt_and_runs_no
     engine.stop().await;
 }
 
-/// A proxy sends a message that is no answer to the statement. Such a message says nothing about
-/// the data of the step.
+/// The proxy sends a message that is no answer to the commit statement. Such a message says nothing
+/// about the data of the step.
 #[tokio::test]
 async fn an_answer_to_a_commit_that_the_client_cannot_parse_does_not_fail_the_step() {
     let stage = Stage::new().await;
@@ -111,7 +111,8 @@ async fn an_answer_to_a_commit_that_the_client_cannot_parse_does_not_fail_the_st
     engine.stop().await;
 }
 
-/// The database is lost and comes back, several times, under load.
+/// The proxy makes the database unavailable and then available, several times, while the engine
+/// runs many instances.
 #[tokio::test]
 async fn all_instances_settle_correctly_despite_repeated_database_outages() {
     let stage = Stage::new().await;
@@ -161,8 +162,8 @@ async fn all_instances_settle_correctly_despite_repeated_database_outages() {
     engine.stop().await;
 }
 
-/// Behind a pooler the name of a prepared statement may belong to another client, with parameters
-/// of other types.
+/// Behind a pooler the name of a prepared statement may belong to a statement of another client,
+/// with parameters of other types.
 #[tokio::test]
 async fn a_statement_is_sent_again_without_a_name_if_its_name_belongs_to_other_parameter_types() {
     for code in ["22P03", "42P18"] {

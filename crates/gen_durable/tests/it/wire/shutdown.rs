@@ -1,5 +1,5 @@
-//! Tests of a shutdown while the database does not answer: the shutdown ends at most a few seconds
-//! after its drain timeout.
+//! Tests of a shutdown of the engine while the database does not answer: the shutdown ends at most
+//! a few seconds after `drain_timeout`.
 
 use gen_durable::{Context, HOUR, Job, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,8 @@ impl Job for Endless {
     }
 }
 
-/// Returns settings with which the client never gives up on a statement: a shutdown that waited for
-/// a statement would not end.
+/// Returns settings with which the client never gives up on a statement, so that a shutdown that
+/// waited for a statement would not end.
 fn no_statement_timeout() -> Settings {
     Settings {
         statement_timeout: HOUR,

@@ -1,5 +1,5 @@
-//! Tests of a network that stops delivering at one statement: the engine gets no error, no broken
-//! connection, and no answer.
+//! Tests of a network that stops delivering at one statement of the engine: the engine gets no
+//! error, no broken connection, and no answer.
 
 use gen_durable::{HOUR, SECOND, Settings};
 
@@ -9,8 +9,8 @@ use super::{
     walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
-/// Every statement that an engine sends by itself, by a part of its text. The empty text stands for
-/// the startup packet of a connection.
+/// Every statement that an engine sends without a caller, by a part of its text. The empty text
+/// stands for the startup packet of a connection.
 const STATEMENTS: [&str; 9] = [
     "",
     "._write_step_results($1",
@@ -29,13 +29,14 @@ async fn silence_at(statement: &str, fault: Fault) {
     let effects = Effects::default();
     let settings = Settings {
         statement_timeout: SECOND,
-        // The reaper and the other upkeep wait for one lease period after an outage.
+        // The upkeep of the engine, with the reaper, pauses for one lease period after an outage,
+        // so the test uses a short lease.
         lease: 4 * SECOND,
         heartbeat: SECOND / 2,
         ..quick()
     };
-    // On a busy computer a statement at the start may exceed the timeout. Then the engine returns
-    // an error, and the host starts the engine again.
+    // On a busy computer a statement that the engine sends at its start may exceed the timeout.
+    // Then the engine returns an error, and the test starts the engine a second time.
     let engine = loop {
         let settings = settings.clone();
         let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -49,7 +50,8 @@ async fn silence_at(statement: &str, fault: Fault) {
             ),
         }
     };
-    // Enqueues an instance that is not due, because it makes the sweeps more frequent.
+    // The test enqueues an instance that is not due, because such an instance makes the sweeps of
+    // the engine more frequent.
     stage
         .lab
         .enqueue(Walker {
@@ -61,7 +63,8 @@ async fn silence_at(statement: &str, fault: Fault) {
         .unwrap();
     let rule = stage.proxy.on(statement, fault);
     if statement.is_empty() {
-        // A new startup packet is sent only after a connection was lost.
+        // The engine sends a new startup packet only after it has lost a connection, so the proxy
+        // breaks a connection.
         stage.proxy.on("._write_step_results($1", Fault::CutBefore);
     }
     let walker = stage
@@ -72,8 +75,8 @@ async fn silence_at(statement: &str, fault: Fault) {
         })
         .await
         .unwrap();
-    // The caller's own statement may be the statement without an answer. Then the call returns an
-    // error, and the caller repeats the call.
+    // The statement without an answer may be a statement of the caller. Then the call returns an
+    // error, and the test repeats the call.
     let settled = loop {
         match engine.client.settled(walker.id, LONG).await {
             Ok(settled) => break settled,
@@ -85,8 +88,7 @@ async fn silence_at(statement: &str, fault: Fault) {
     };
     assert_eq!(settled.expect(&what).result, Ok(2), "{what}");
     assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, &what).await;
-    // The loop that sent the statement continues: it sends the same statement again, and the server
-    // answers.
+    // The engine sends the statement that got no answer a second time, and the server answers it.
     rule.fired(1).await;
     let seen = stage.proxy.done(statement);
     let repeats = !statement.is_empty()
@@ -121,7 +123,7 @@ async fn every_loop_of_an_engine_recovers_if_the_answer_to_one_of_its_statements
     .await;
 }
 
-/// An engine closes the connection of a statement that takes too long. Such a statement says
+/// An engine closes the connection of a statement that takes too long. A slow statement says
 /// nothing about the leases of other workers, so the engine still reaps expired workers.
 #[tokio::test]
 async fn an_engine_with_slow_statements_still_reaps_expired_workers() {
@@ -145,7 +147,7 @@ async fn an_engine_with_slow_statements_still_reaps_expired_workers() {
         .await
         .unwrap();
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
-    // From now on the proxy swallows the answer to every sweep, every few seconds.
+    // From now on the proxy swallows the answer to every sweep of the engine, every few seconds.
     let rule = stage.proxy.on_each(
         "store::pick::priorities",
         Fault::SwallowAnswer,
@@ -185,7 +187,7 @@ async fn an_engine_with_slow_statements_still_reaps_expired_workers() {
     engine.stop().await;
 }
 
-/// A readiness probe reports the loss long before the lease expires.
+/// The readiness probe of an engine reports the loss of the database long before the lease expires.
 #[tokio::test]
 async fn an_engine_reports_not_ready_soon_after_it_lost_the_database() {
     let stage = Stage::new().await;

@@ -1,4 +1,5 @@
-//! A schema with the real clock and an audit of every change, and a proxy in front of its server.
+//! The environment of the tests with a proxy: a schema with the real clock, a trigger that records
+//! every change of an instance, and a proxy in front of the Postgres server.
 
 use std::{path::Path, str::FromStr, time::Duration};
 
@@ -63,7 +64,7 @@ impl Stage {
         self.pool_at(self.proxy.port, "gen_durable_runtime")
     }
 
-    /// Returns a pool that connects to this port.
+    /// Returns a pool that connects to this port as this user.
     pub(crate) fn pool_at(&self, port: u16, user: &str) -> Pool {
         Pool::open(&url_at(&self.config, port, user), self.schema(), 4).unwrap()
     }
@@ -135,8 +136,8 @@ impl Stage {
         }
     }
 
-    /// Returns the commits of an instance from the audit: each (`step_seq` before, `step_seq`
-    /// after), in order.
+    /// Returns the commits of an instance from the records of the trigger: each (`step_seq` before,
+    /// `step_seq` after), in order.
     pub(crate) async fn commits(&self, id: i64) -> Vec<(i64, i64)> {
         let text =
             self.render("select old_seq, new_seq from S.changes where id = $1 and old_seq <> new_seq order by n");
@@ -233,7 +234,7 @@ pub(crate) fn server(config: &Config) -> Server {
 fn url_at(config: &Config, port: u16, user: &str) -> String {
     let database = config.get_dbname().unwrap_or("postgres");
     match config.get_password() {
-        // A server that requires a password has only one user in these tests.
+        // A Postgres server that requires a password has only one user in these tests.
         Some(password) => {
             let password = String::from_utf8_lossy(password);
             let user = config.get_user().unwrap();

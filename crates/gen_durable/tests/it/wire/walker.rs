@@ -1,5 +1,5 @@
-//! A machine that ends its first step in each possible way, and records its effects outside the
-//! database.
+//! A machine that ends its first step with each possible transition, and records each run of a step
+//! in memory, outside the database.
 
 use std::{
     collections::HashSet,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;
 
-/// The effects of steps, (idempotency key, fencing token), in order. A step that ran twice on one
+/// The runs of steps, as (idempotency key, fencing token), in order. A step that ran twice on one
 /// claim shows as a repeated pair.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Effects(Arc<Mutex<Vec<(String, i64)>>>);
@@ -93,8 +93,9 @@ impl Machine for Walker {
     }
 }
 
-/// Asserts that every commit counts once and in order, that every step ran once, because its worker
-/// did not crash, and that no attempt was counted except a requested retry.
+/// Asserts that every commit of the instance counts once and in order, that every step ran once,
+/// because its worker did not crash, and that the instance counts no attempt except for a retry
+/// that the step returned.
 pub(crate) async fn assert_walked_once(
     stage: &Stage,
     effects: &Effects,
@@ -128,7 +129,7 @@ pub(crate) async fn assert_walked_once(
 }
 
 /// Returns settings with a long lease, so that no test waits for the end of a lease, and with short
-/// intervals for all other loops.
+/// intervals for all other loops of the engine.
 pub(crate) fn quick() -> Settings {
     Settings {
         lease: 60 * SECOND,

@@ -1,5 +1,5 @@
-//! Tests of a step's own transaction: the writes of the step and its result are one commit, also
-//! when the answer to the commit is lost.
+//! Tests of a step's own transaction: the writes of the step and its step result are one commit,
+//! even if the engine loses the answer to the commit.
 
 use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::{
     walker::quick,
 };
 
-/// The driver of a step's own transaction.
+/// The driver with which a step opens its own transaction.
 enum Driver {
     Engine,
     Sqlx(sqlx::PgPool),
@@ -65,7 +65,8 @@ async fn lose(statement: &str, faults: &[Fault], outages: usize, settings: Setti
     lose_on(&stage, Driver::Engine, statement, faults, outages, settings).await;
 }
 
-/// Does the same as `lose`, with a `sqlx` pool of the host that connects through the same proxy.
+/// Does the same as the function `lose`, with a `sqlx` pool of the host that connects through the
+/// same proxy.
 async fn lose_of_sqlx(statement: &str, faults: &[Fault], settings: Settings) {
     let stage = Stage::new().await;
     let pool = sqlx::PgPool::connect_lazy_with(stage.sqlx_options());
@@ -111,8 +112,9 @@ async fn lose_on(
                 .number(&format!("select count(*) from S.written where id = {id}"))
                 .await;
             assert_eq!(count, 2, "{what}: both steps wrote exactly once");
-            // A step that gets the connection error itself is set to run again, which is a commit
-            // too. The pool replaces a broken connection without an error.
+            // If the code of the step gets the connection error, the engine commits a step result
+            // with which the step runs a second time. If the pool replaces the broken connection
+            // without an error, there is no such commit.
             let commits = stage.commits(id.raw()).await;
             assert!(
                 (2..=2 + outages).contains(&commits.len()),
@@ -162,8 +164,8 @@ async fn a_step_runs_again_if_the_connection_of_its_own_transaction_is_cut_befor
 
 #[tokio::test]
 async fn a_steps_own_transaction_with_an_unanswered_commit_is_applied_once() {
-    // On a busy computer another statement may exceed the timeout, and then counts as an outage as
-    // well.
+    // On a busy computer another statement of the engine may exceed the timeout, and then counts as
+    // a further outage.
     let settings = Settings {
         statement_timeout: SECOND,
         ..quick()
@@ -177,8 +179,8 @@ async fn a_steps_own_transaction_with_an_unanswered_commit_is_applied_once() {
     .await;
 }
 
-/// The outage occurs in the step's own code: a statement returns an error, which the step
-/// propagates with `?`.
+/// The outage occurs in the code of the step: a statement of the step's own transaction returns an
+/// error, which the step propagates with `?`.
 #[tokio::test]
 async fn a_database_outage_during_a_steps_own_transaction_counts_no_attempt() {
     lose(
@@ -208,9 +210,9 @@ async fn a_step_runs_again_if_its_transaction_of_the_hosts_pool_is_cut_before_th
     lose_of_sqlx("._write_step_results_with_effects(", &CUTS, quick()).await;
 }
 
-/// The host's driver does not close the connection to a server that stops answering. The server
-/// ends the transaction by `idle_in_transaction_session_timeout`, and then the engine can resolve
-/// the outcome of the commit.
+/// The driver of the host does not close the connection to a server that stops answering. The
+/// server ends the transaction of the step by `idle_in_transaction_session_timeout`, and then the
+/// engine can resolve the outcome of the commit.
 #[tokio::test]
 async fn a_steps_own_transaction_of_the_hosts_pool_with_an_unanswered_commit_is_applied_once() {
     let settings = Settings {
