@@ -9,8 +9,8 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Engine, Failure, Machine, Outcome, Pool, SECOND, StepError, done, fatal, next,
-    retry_after, sleep,
+    Context, Engine, Machine, Outcome, Pool, SECOND, StepError, done, fatal, machine::Failure,
+    next, retry_after, sleep,
 };
 use serde::{Deserialize, Serialize};
 
@@ -58,12 +58,12 @@ impl Machine for Checkout {
                 Ok(next(Step::Charge { hold }))
             }
             Step::Charge { .. } => {
-                let payment = cx.app.bank.charge(self.cents, &cx.idempotency_key())?;
+                let payment = cx.app().bank.charge(self.cents, &cx.idempotency_key())?;
                 println!(
                     "order {}: charged {} cents at run {}",
                     self.order,
                     self.cents,
-                    cx.attempt + 1
+                    cx.attempt() + 1
                 );
                 Ok(sleep(Duration::from_millis(200)).then(Step::Ship { payment }))
             }

@@ -25,14 +25,17 @@ impl Job for MailReport {
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<String, StepError> {
         let number: u32 = self.number.parse().or_fatal()?; // fatal: the engine does not retry
-        if number == 1 && cx.attempt < 2 {
+        if number == 1 && cx.attempt() < 2 {
             println!(
                 "report {number}: the relay is down at run {}",
-                cx.attempt + 1
+                cx.attempt() + 1
             );
             Err("the relay is down")?; // any other error: the engine retries
         }
-        Ok(format!("report {number} mailed at run {}", cx.attempt + 1))
+        Ok(format!(
+            "report {number} mailed at run {}",
+            cx.attempt() + 1
+        ))
     }
 
     fn policy(&self) -> Policy {

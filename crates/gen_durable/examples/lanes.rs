@@ -9,7 +9,7 @@ use std::{
 };
 
 use gen_durable::{
-    Client, Context, Engine, Job, Lane, LaneKey, Policy, Pool, SECOND, StepError, fatal,
+    Client, Context, Engine, Job, Lane, Policy, Pool, SECOND, StepError, fatal, machine::LaneKey,
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ impl Job for Deploy {
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u32, StepError> {
         let count = |by: i32| {
-            let mut log = cx.app.lock().map_err(|_| "a deployment panicked")?;
+            let mut log = cx.app().lock().map_err(|_| "a deployment panicked")?;
             let running = log
                 .running
                 .get_mut(self.server as usize)
@@ -70,7 +70,7 @@ impl Job for Deploy {
         count(-1)?;
         match (self.server, self.release) {
             // The engine retries this deployment, which keeps its lane position.
-            (1, FLAKY) if cx.attempt == 0 => Err("server 1 does not respond".into()),
+            (1, FLAKY) if cx.attempt() == 0 => Err("server 1 does not respond".into()),
             (3, BROKEN) => Err(fatal("the disk of server 3 is full")),
             _ => Ok(self.release),
         }

@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Context, Cycle, Engine, Job, Machine, MisfirePolicy, Outcome, Pool, SECOND, Signal, StepError,
-    Timestamp, done, fail, wait_for,
+    Context, Engine, Job, Machine, Outcome, Pool, SECOND, Signal, StepError, done, fail,
+    schedule::{Cycle, MisfirePolicy, Timestamp},
+    wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +149,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .set(
             "nightly",
             "30 2 * * MON-FRI [Europe/Madrid]".parse()?,
-            None,
             "the example",
         )
         .await?;
@@ -157,7 +157,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .show("nightly")
         .await?
         .ok_or("there is no schedule")?;
-    println!("nightly is now {}; next {:?}", nightly.cycle, nightly.next);
+    println!(
+        "nightly is now {}; next {:?}",
+        nightly.cycle, nightly.next_due_at
+    );
     drop(stop);
     running.await??;
     Ok(())

@@ -37,7 +37,7 @@ impl Machine for Transfer {
             "update example_accounts set cents = cents + $1 where name = 'bob' returning cents";
         tx.execute(debit, &[&self.cents]).await?;
         let balance: i64 = tx.query_one(credit, &[&self.cents]).await?.get(0);
-        if cx.attempt == 0 && self.order % 10 == 0 {
+        if cx.attempt() == 0 && self.order % 10 == 0 {
             // The step has sent both updates; its error rolls both of them back.
             Err("a failure before the commit")?;
         }

@@ -66,14 +66,14 @@ impl Machine for Checkout {
             Step::AwaitPayment => Ok(wait_for::<Paid>().then(Step::Ship).forever()),
             Step::Ship => {
                 let cents = cx.awaited::<Paid>()?.iter().map(|paid| paid.cents).sum();
-                let mut tx = cx.app.pool.begin().await?;
+                let mut tx = cx.app().pool.begin().await?;
                 let ship = "insert into example_sqlx_shipments (number, cents) values ($1, $2)";
                 sqlx::query(ship)
                     .bind(self.order)
                     .bind(cents)
                     .execute(&mut *tx)
                     .await?;
-                if cx.attempt == 0 && self.order % 5 == 0 {
+                if cx.attempt() == 0 && self.order % 5 == 0 {
                     Err("a failure before the commit")?; // this error rolls the shipment back
                 }
                 Ok(done(cents).within(tx)) // commits the shipment and the step result

@@ -58,8 +58,8 @@ create type gen_durable.claimed as (
     marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim
-    -- True: the instance runs without a claim of its own, in a lane that its worker runs.
-    unclaimed   boolean
+    -- `_pick`, in the row without an id: see `_fleet`.
+    fleet       int[]
 );
 
 -- schema/functions/clock.sql
@@ -126,9 +126,9 @@ create sequence gen_durable.fencing_tokens cache 1;
 -- new row, and to reach a column Postgres walks over all columns before it.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
-    -- The fence of the instance. It grows by 1 with every claim by a pick, with every claim as a
-    -- successor under a partition key, and whenever the instance leaves the status `executing` or
-    -- `queued`.
+    -- The fence of the instance. It grows by 1 with every claim (by a pick, or by the commit of the
+    -- predecessor in a lane or under a partition key), whenever the instance leaves the status
+    -- `executing`, and with every refused pick, cancel, discard and retry by an operator.
     claim_epoch      bigint not null default 0,
     -- Grows by 1 with every commit of the worker that has the claim.
     step_seq         bigint not null default 0,
@@ -317,7 +317,7 @@ create table gen_durable.history (
     took_seconds real,                               -- how long the step ran; null if no step ran
     attempt      int not null,                       -- earlier runs of the step without progress
     status       gen_durable.durable_status not null,
-    -- The kind of change. Step results: next, sleep, wait, spawn, retry, failure, done, stop,
+    -- The kind of change. Step results: next, sleep, wait, spawn, retry, failure, done, fail,
     -- outage, stuck. Changes from outside the step: deadline, reap, cancel, operator_retry.
     outcome      text not null,
     from_step    text not null,
@@ -354,7 +354,9 @@ create table gen_durable.workers (
     schedules        text[] not null default '{}',
     -- The projections that the worker has registered. A request for a run reports whether a live
     -- worker can execute the run.
-    projections      text[] not null default '{}'
+    projections      text[] not null default '{}',
+    -- Whether the worker has room for instances and shares the polls of its group: see `_fleet`.
+    polls            boolean not null default true
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 
 -- schema/tables/queues.sql
@@ -392,23 +394,15 @@ create table gen_durable.collect_cursors (
 -- the round.
 create sequence gen_durable.placement_rounds cache 1;
 
--- One row per lane. The row is the lock of the lane: every transaction that assigns or frees a lane
--- position holds it. No instance in the lane has a position at or below `floor`, so scans of the
--- lane begin after `floor`.
+-- One row per lane. The row is the lock of the lane: every transaction that assigns a position in
+-- the lane, or settles its last instance, holds it. No instance in the lane has a position at or
+-- below `floor`, so scans of the lane begin after `floor`.
 create table gen_durable.lanes (
     tenant text not null,
     key    text not null,
     floor  bigint not null default 0,
-    -- The worker that runs the instances of this lane one after the other, without claiming each: a
-    -- head that is `queued` runs in that worker. A transaction that takes such a head from the
-    -- worker raises the head's claim_epoch. The column has no meaning while the head is not
-    -- `queued`.
-    worker_id uuid,
     primary key (tenant, key)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
--- The reaper reads the lanes that an expired worker ran.
-create index lanes_worker on gen_durable.lanes (worker_id, tenant, key)
-    where worker_id is not null;
 
 -- schema/tables/partition_cursors.sql
 -- Partition cursors: no instance that waits for this partition is before (priority, at, id), so
@@ -810,8 +804,8 @@ create function gen_durable._inbox_of(p_id bigint) returns text
 -- Returns a page of the children of one spawn as JSON, in the order of the spawn: {"more": ...,
 -- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
 -- MiB; it has at least one child. `more` is true if the spawn has further children.
---   called by: _pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
---   _claim_partition_successors, _write_step_results_with_effects, store::family::page
+--   called by: _pick, _pick_suspect, _set_aside_refused, _write_step_results, _claim_successors,
+--   _write_step_results_with_effects, store::family::page
 --   index: instances_children
 --   locks: nothing
 create function gen_durable._children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)
@@ -1432,15 +1426,15 @@ end $$;
 
 -- schema/functions/_lock_lanes.sql
 -- Locks lanes and returns the lanes that it has locked. Inserts the rows of lanes that have none.
--- It skips a lane that another transaction has locked: a placement waits for no transaction, and a
--- caller's transaction that cancelled the head of a lane may hold the lane for long. Because of the
--- lock, either a placement sees the commit that frees the lane, or that commit sees the placed
--- instances.
+-- It skips a lane that another transaction has locked: a placement waits for no transaction, and
+-- the own transaction of a step that settled the last instance of a lane may hold the lane for
+-- long. Because of the lock, either a placement sees the commit that frees the lane, or that commit
+-- sees the placed instances.
 --   called by: _place, _enter_lanes      index: lanes_pkey
 --   locks: the lanes in the order of (tenant, key), FOR UPDATE SKIP LOCKED
 -- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
-returns table (tenant text, key text, floor bigint, has_worker boolean)
+returns table (tenant text, key text, floor bigint)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -1451,7 +1445,7 @@ begin
     select * from unnest(p_tenants, p_keys) as k(tenant, key)
     where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
     on conflict do nothing;
-    return query select l.tenant, l.key, l.floor, l.worker_id is not null
+    return query select l.tenant, l.key, l.floor
     from unnest(p_tenants, p_keys) as k(tenant, key)
     join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
     order by l.tenant, l.key
@@ -1469,7 +1463,7 @@ end $$;
 -- placement reads the lane again. It runs under the planner settings of its callers (see
 -- schema/planner.sql).
 create function gen_durable._place_in_lanes(
-    p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[], p_is_led boolean[],
+    p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[],
     out released bigint[], out again bigint[]
 )
 language plpgsql
@@ -1489,7 +1483,7 @@ begin
 
     heads := array(
         select head.id
-        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, has_worker)
+        from unnest(p_tenants, p_keys, p_floors) as l(tenant, key, floor)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
             where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
@@ -1497,15 +1491,11 @@ begin
             order by i.lane_hash, i.lane_position
             limit 1
         ) head
-        -- Leaves out the queued head of a lane with a lane worker, since that worker already runs
-        -- the head.
-        where head.status = 'queued' and not l.has_worker);
+        where head.status = 'queued');
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);
-    -- The new claim_epoch makes the fence reject a result of an expired worker that ran the lane
-    -- and may still run this head.
     update gen_durable.instances i
-    set status = 'runnable', claim_epoch = i.claim_epoch + 1, partition_waiting = i.partition_key is not null,
+    set status = 'runnable', partition_waiting = i.partition_key is not null,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = any (released);
     if cardinality(released) < cardinality(heads) then
@@ -1579,11 +1569,9 @@ declare
     lane_tenants text[] := '{}';
     lane_keys text[] := '{}';
     lane_floors bigint[] := '{}';
-    lane_has_worker boolean[] := '{}';
     got_tenants text[];
     got_keys text[];
     got_floors bigint[];
-    got_has_worker boolean[];
     released bigint[] := '{}';
     again bigint[];
 begin
@@ -1608,13 +1596,12 @@ begin
         into wanted_tenants, wanted_keys
         from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
         if wanted_keys is not null then
-            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.has_worker)
-            into got_tenants, got_keys, got_floors, got_has_worker
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor)
+            into got_tenants, got_keys, got_floors
             from gen_durable._lock_lanes(wanted_tenants, wanted_keys) l;
             lane_tenants := lane_tenants || got_tenants;
             lane_keys := lane_keys || got_keys;
             lane_floors := lane_floors || got_floors;
-            lane_has_worker := lane_has_worker || got_has_worker;
         end if;
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
@@ -1646,7 +1633,7 @@ begin
     -- locked needs a head even if no position is assigned in it.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
-        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
+        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors) p;
     end if;
     again := again || gen_durable._choose_partition_holders(mine || released);
     update gen_durable.instances i set arrival_no = null
@@ -1759,9 +1746,9 @@ end $$;
 
 -- schema/functions/_repair_lanes.sql
 -- Checks a page of lanes after (p_tenant, p_key). Deletes lanes without instances. If the head of a
--- lane is queued and the lane's worker has no row in `workers`, the head draws an arrival number,
--- so that `_place` makes it runnable.
---   called by: _repair      index: lanes_pkey, instances_lane, workers_pkey
+-- lane is queued and no placement is pending for it, the head draws an arrival number, so that
+-- `_place` makes it runnable.
+--   called by: _repair      index: lanes_pkey, instances_lane
 --   locks: the lanes in (tenant, key), and heads, skipping locked rows
 -- Returns the last lane of the page (null if the page was the last), and how many lanes were
 -- repaired. It runs under the planner settings of its callers (see schema/planner.sql).
@@ -1777,7 +1764,7 @@ declare
 begin
     repaired := 0;
     for lane in
-        select l.tenant, l.key, l.floor, l.worker_id from gen_durable.lanes l
+        select l.tenant, l.key, l.floor from gen_durable.lanes l
         where (l.tenant, l.key) > (p_tenant, p_key)
         order by l.tenant, l.key
         limit p_limit
@@ -1793,8 +1780,7 @@ begin
         limit 1;
         if head.id is null then
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
-        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.worker_id) then
-            update gen_durable.lanes l set worker_id = null where l.tenant = lane.tenant and l.key = lane.key;
+        elsif head.status = 'queued' then
             update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival_no is null
                           for no key update skip locked);
@@ -1900,85 +1886,6 @@ begin
         lanes.repaired + partitions.repaired;
 end $$;
 
--- schema/functions/_worker_lane_heads.sql
--- Returns a page of the lanes of which p_worker is the lane worker, after (p_tenant, p_key), with
--- the head of each.
---   called by: store::lease::{reap, delete_expired_worker, retire, lane_heads}      index: lanes_worker, instances_lane
---   locks: nothing
-create function gen_durable._worker_lane_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
-returns table (tenant text, key text, id bigint, status gen_durable.durable_status, claim_epoch bigint, step_seq bigint, locked_by uuid)
-language plpgsql stable
-as $$
--- planner: pinned, nested loops
-#variable_conflict use_column
-begin
-    return query
-    select l.tenant, l.key, head.id, head.status, head.claim_epoch, head.step_seq, head.locked_by
-    from (select * from gen_durable.lanes l
-          where l.worker_id = p_worker and (l.tenant, l.key) > (p_tenant, p_key)
-          order by l.tenant, l.key
-          limit p_limit) l
-    left join lateral (
-        select i.* from gen_durable.instances i
-        where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
-          and i.tenant = l.tenant and i.lane_key = l.key
-        order by i.lane_hash, i.lane_position
-        limit 1
-    ) head on true;
-end $$;
-
--- schema/functions/_lane_worker.sql
--- Returns the worker that runs a queued instance as the head of its lane; null if no worker does.
---   called by: _cancel_live
---   index: instances_pkey, lanes_pkey, instances_lane
---   locks: nothing
-create function gen_durable._lane_worker(p_id bigint) returns uuid
-language plpgsql
-as $$
--- planner: pinned, nested loops
-declare
-    found_lane record;
-begin
-    -- Reads the row of the lane first, and searches the head of the lane only if the lane has a
-    -- worker: most lanes have none.
-    select l.tenant, l.key, l.floor, l.worker_id into found_lane
-    from gen_durable.instances i
-    join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-    where i.id = p_id;
-    return case when found_lane.worker_id is not null and p_id = (
-        select h.id from gen_durable.instances h
-        where h.lane_hash = gen_durable._lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
-          and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
-        order by h.lane_hash, h.lane_position
-        limit 1) then found_lane.worker_id end;
-end $$;
-
--- schema/functions/_clear_lane_workers.sql
--- Clears the lane worker of the lanes that these instances have left: no worker runs the successors
--- without a claim.
---   called by: _cancel_live, _release, _promote_successors, _late_successors, _write_step_results_with_effects, store::lane::{skip,
---   discard}
---   index: instances_pkey, lanes_pkey
---   locks: the lanes, in (tenant, key); after that, the caller waits for no lock of an instance
-create function gen_durable._clear_lane_workers(p_ids bigint[]) returns void
-language plpgsql
-as $$
--- planner: pinned, nested loops
-begin
-    with owned as materialized (
-        select l.tenant, l.key from gen_durable.instances i
-        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        -- A plain `worker_id is not null` would allow a scan of the index of all lanes with a
-        -- worker, if Postgres plans this statement while no lane has a worker.
-        where i.id = any (p_ids) and coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
-        order by l.tenant, l.key
-        for update of l
-    )
-    update gen_durable.lanes l set worker_id = null
-    from owned
-    where l.tenant = owned.tenant and l.key = owned.key;
-end $$;
-
 -- schema/functions/_pick_suspect.sql
 -- Claims at most one suspect (an instance with a crash_count of two or more) and returns it. A
 -- worker runs one suspect at a time, so that a further crash can be attributed to that suspect.
@@ -2018,7 +1925,29 @@ begin
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits, gen_durable._inbox_of(i.id),
         case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
+end $$;
+
+-- schema/functions/_fleet.sql
+-- Returns how many workers share the polls of p_worker, and how many of them come before p_worker
+-- in the order of ids: the workers with a valid lease that poll and can claim every instance that
+-- p_worker can claim. The result is a hint for the rate of polls and of upkeep.
+--   called by: _pick      index: workers_pkey, and one row per process      locks: nothing
+create function gen_durable._fleet(p_worker uuid) returns int[]
+language plpgsql stable
+as $$
+-- planner: pinned
+declare
+    own gen_durable.workers;
+begin
+    select w.* into own from gen_durable.workers w where w.id = p_worker;
+    return (
+        select array[count(*), count(*) filter (where w.id < p_worker)]::int[]
+        from gen_durable.workers w
+        where w.lease_expires_at > statement_timestamp() and (w.polls or w.id = p_worker)
+          -- Most fleets run one build: equal arrays are compared faster than contained ones.
+          and (w.machines = own.machines or w.machines @> own.machines)
+          and (w.queues = own.queues or w.queues @> own.queues));
 end $$;
 
 -- schema/functions/_pick.sql
@@ -2032,11 +1961,11 @@ end $$;
 -- The p_range arrays are ranges (queue, priority, from, from_id). This worker has already read
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
--- due time and the paused queues.
+-- due time, the paused queues and, with p_counts_fleet, the group of the worker.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_counts_fleet boolean default false
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -2091,7 +2020,7 @@ begin
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
         case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
     get diagnostics claimed = row_count;
     if p_suspects > 0 then
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
@@ -2114,6 +2043,9 @@ begin
             ) due);
     end if;
     info.paused := (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null);
+    if p_counts_fleet then
+        info.fleet := gen_durable._fleet(p_worker);
+    end if;
     info.eligible_at := gen_durable.clock();
     info.keyed := false;
     return next info;
@@ -2203,7 +2135,7 @@ end $$;
 -- schema/functions/_write_step_results.sql
 -- Writes step results into their instances, one array entry per result, all in one statement.
 --   called by: store::step_results, _write_keyed_step_results, _write_step_results_with_effects
---   index: instances_pkey, lanes_pkey, signals_inbox
+--   index: instances_pkey, signals_inbox
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
 --   p_lock_timeout
 -- The update finds a row by (id, claim_epoch, step_seq). There is no condition on the status: the
@@ -2262,10 +2194,7 @@ begin
         step_seq = i.step_seq + 1,
         claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
         crash_count = 0,
-        -- An instance that ran without a claim of its own, in a lane that its worker runs, gets a
-        -- claim if it runs ahead.
-        locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
-            select l.worker_id from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
+        locked_by = case when e.status = 'executing' then i.locked_by end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
         settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()
@@ -2348,14 +2277,16 @@ begin
     end if;
 end $$;
 
--- schema/functions/_claim_partition_successors.sql
--- Claims the successors under partition keys that the calling worker may run at once, and returns
--- them. `_release_successors` makes the other successors runnable.
+-- schema/functions/_claim_successors.sql
+-- Claims the successors in lanes and partitions that the calling worker may run at once, and
+-- returns them. `_release_successors` makes the other successors runnable.
 --   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
 --   locks: the successors
--- It runs under the planner settings of its callers (see schema/planner.sql).
-create function gen_durable._claim_partition_successors(
-    p_ids bigint[], p_freed bigint[], p_queues text[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+-- p_freed names the ended instance of each successor, and p_queues the queue in which the worker
+-- may run the successor (null: it may not). It runs under the planner settings of its callers (see
+-- schema/planner.sql).
+create function gen_durable._claim_successors(
+    p_ids bigint[], p_freed bigint[], p_queues text[], p_run_successors_of bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -2366,9 +2297,11 @@ begin
         lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
-    -- The `or` keeps Postgres from planning this update as a scan of the index of all waiting
-    -- instances, which a plain `partition_waiting` would allow: see `_run_lane_successors`.
-    where i.id = n.id and n.freed = any (p_taking) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
+    -- A plain `partition_waiting` or `in_lane` would allow Postgres to plan this update as a scan
+    -- of the index of all waiting instances or of all lanes, if it plans the statement while that
+    -- index is empty. The `or` prevents both scans. A successor that was cancelled since the caller
+    -- found it meets neither condition.
+    where i.id = n.id and n.freed = any (p_run_successors_of) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
@@ -2378,35 +2311,7 @@ begin
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
         case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
-end $$;
-
--- schema/functions/_run_lane_successors.sql
--- Returns the successors in lanes that the calling worker runs at once, without a claim of their
--- own. A successor that has left its lane or is not queued any more is missing from the result.
---   called by: _promote_successors      index: instances_pkey, signals_inbox; as _children_of
---   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction cannot change one at
---   the same time
--- It runs under the planner settings of its callers (see schema/planner.sql).
-create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed
-language plpgsql
-as $$
-begin
-    return query
-    select i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
-        i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
-        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
-         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
-    from unnest(p_ids, p_freed) as n(id, freed)
-    join gen_durable.instances i on i.id = n.id
-    -- A plain `in_lane` would allow a scan of the index of all lanes, if Postgres plans this
-    -- statement while no instance is in a lane. The `or` prevents that scan and does not change the
-    -- rows that the statement finds: a queued instance never has `partition_waiting`.
-    where i.status = 'queued' and (i.in_lane or i.partition_waiting)
-    for no key update of i;
+        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
 end $$;
 
 -- schema/functions/_raise_lane_floors.sql
@@ -2433,28 +2338,6 @@ begin
     where l.tenant = h.tenant and l.key = h.key;
 end $$;
 
--- schema/functions/_run_lanes.sql
--- Makes p_worker the lane worker of the lanes of these instances: this worker then runs the
--- instances of each lane one after the other.
---   called by: _promote_successors      index: instances_pkey, lanes_pkey
---   locks: the lanes, in (tenant, key)
--- It runs under the planner settings of its callers (see schema/planner.sql).
-create function gen_durable._run_lanes(p_ids bigint[], p_worker uuid) returns void
-language plpgsql
-as $$
-begin
-    with owned as materialized (
-        select l.tenant, l.key from gen_durable.instances i
-        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        where i.id = any (p_ids) and l.worker_id is distinct from p_worker
-        order by l.tenant, l.key
-        for update of l
-    )
-    update gen_durable.lanes l set worker_id = p_worker
-    from owned
-    where l.tenant = owned.tenant and l.key = owned.key;
-end $$;
-
 -- schema/functions/_late_successors.sql
 -- Locks the lanes of settled instances for which no successor was found, and searches again:
 -- `_place` may have assigned a position in the lane between the first search and the lock. Returns
@@ -2474,7 +2357,6 @@ begin
     where i.id = any (p_emptied)
     order by l.tenant, l.key
     for update of l;
-    perform gen_durable._clear_lane_workers(p_emptied);
     select array_agg(n.id), array_agg(i.id) into ids, freed
     from gen_durable.instances i
     cross join lateral (
@@ -2509,7 +2391,7 @@ begin
     -- Makes the successors runnable. If the new head of a lane has a partition key too, it waits
     -- for its partition.
     update gen_durable.instances i
-    set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
+    set status = 'runnable',
         partition_waiting = i.status = 'queued' and i.partition_key is not null,
         arrival_no = case when i.status = 'queued' and i.partition_key is not null
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
@@ -2527,50 +2409,43 @@ end $$;
 
 -- schema/functions/_promote_successors.sql
 -- Promotes the successors of instances that this transaction has just settled in a lane, or that
--- have ended a step under a partition key. p_worker may at once run the successors of the instances
--- in p_taking. The instances in p_begins are in a lane that p_worker does not run yet.
+-- have ended a step under a partition key. p_worker claims the successors of the instances in
+-- p_run_successors_of, if it may run them at once. Any picker can claim the others.
 --   called by: _write_keyed_step_results, _write_step_results_with_effects, warm.sql
 --   index: instances_lane, instances_pkey, lanes_pkey; as its parts
 --   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips if
---   they are locked. If the worker runs a successor at once, it waits for the lock of the
---   successor, as for every row of a batch, up to the lock timeout. Otherwise it skips a locked
---   successor, and `_place` promotes that successor later.
--- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
--- names the worker. So the row of a job in a lane is updated once, when the job ends, and the
--- lane's row once, for the first successor.
+--   they are locked. If the worker claims a successor, it waits for the lock of the successor, as
+--   for every row of a batch, up to the lock timeout. Otherwise it skips a locked successor, and
+--   `_place` promotes that successor later.
 create function gen_durable._promote_successors(
-    p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+    p_ids bigint[], p_run_successors_of bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
 declare
     emptied bigint[];
-    raising bigint[];
-    follows bigint[];
-    successor_predecessors bigint[];
-    others bigint[];
-    other_predecessors bigint[];
+    settled bigint[];
+    settled_position bigint;
     has_partitions boolean;
-    partition_successors bigint[];
-    partition_predecessors bigint[];
-    promoted_queues text[];
-    late bigint[];
-    late_predecessors bigint[];
-    passed_over bigint[];
+    -- The successors, the ended instance of each, and the queue in which this worker may run it.
+    ids bigint[];
+    freed bigint[];
+    queues text[];
+    in_partitions record;
+    late record;
     claimed bigint := 0;
+    passed_over bigint[];
 begin
     -- Finds the instances that have left a lane, and the next instance in each lane. Placements
     -- only append to a lane, so this read needs no lock of the lane. If a successor is cancelled at
-    -- this moment, `_run_lane_successors` does not return it.
+    -- this moment, no statement below changes it.
     select array_agg(i.id) filter (where lane.is_free and n.id is null),
-        -- One settled instance in fifty raises the floor of its lane.
-        array_agg(i.id) filter (where lane.is_free and gen_durable._one_in(50, i.lane_position)),
-        array_agg(n.id) filter (where n.follows), array_agg(i.id) filter (where n.follows),
-        array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
-        array_agg(i.id) filter (where n.status = 'queued' and not n.follows),
+        array_agg(i.id) filter (where lane.is_free), max(i.lane_position) filter (where lane.is_free),
+        array_agg(n.id) filter (where n.status = 'queued'), array_agg(i.id) filter (where n.status = 'queued'),
+        array_agg(n.queue) filter (where n.status = 'queued'),
         bool_or(i.partition_key is not null and i.status <> 'executing')
-    into emptied, raising, follows, successor_predecessors, others, other_predecessors, has_partitions
+    into emptied, settled, settled_position, ids, freed, queues, has_partitions
     from gen_durable.instances i
     cross join lateral (select i.lane_position is not null and not i.in_lane
                                and i.status in ('done', 'failed', 'cancelled') as is_free) lane
@@ -2578,10 +2453,7 @@ begin
         select e.id, e.status,
             -- At most one successor per ended instance runs at once. If the instance frees a lane
             -- and a partition key together, the next pick claims both successors.
-            e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
-            and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
-            and gen_durable._knows_step(p_known, e.machine, e.machine_version, e.step)
-            and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null) as follows
+            case when i.partition_key is null and e.partition_key is null then i.queue end as queue
         from gen_durable.instances e
         where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
           and e.tenant = i.tenant and e.lane_key = i.lane_key
@@ -2591,48 +2463,39 @@ begin
     where i.id = any (p_ids);
 
     if has_partitions then
-        select s.ids, s.freed, s.queues into partition_successors, partition_predecessors, promoted_queues from gen_durable._partition_successors(p_ids) s;
+        select s.ids, s.freed, s.queues into in_partitions from gen_durable._partition_successors(p_ids) s;
+        ids := ids || in_partitions.ids;
+        freed := freed || in_partitions.freed;
+        queues := queues || in_partitions.queues;
     end if;
-    if follows is not null then
-        return query select * from gen_durable._run_lane_successors(follows, successor_predecessors);
+    if ids is not null and cardinality(p_run_successors_of) > 0 then
+        return query select * from gen_durable._claim_successors(
+            ids, freed, queues, p_run_successors_of, p_worker, p_lease_seconds, p_known);
         get diagnostics claimed = row_count;
-        if claimed < cardinality(follows) then
-            -- If a successor was cancelled since this commit read the lane, another instance is
-            -- next in the lane. The ended instance then draws an arrival number, so that `_place`
-            -- reads the lane again.
-            passed_over := array(
-                select n.freed from unnest(follows, successor_predecessors) as n(id, freed)
-                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.partition_waiting)));
-        end if;
-    end if;
-    if partition_successors is not null and cardinality(p_taking) > 0 then
-        return query select * from gen_durable._claim_partition_successors(
-            partition_successors, partition_predecessors, promoted_queues, p_taking, p_worker, p_lease_seconds, p_known);
-        get diagnostics claimed = row_count;
-        if claimed = cardinality(partition_successors) then
-            partition_successors := null;
-            partition_predecessors := null;
-        end if;
     end if;
 
     -- The following calls lock rows of `lanes`, so they run after all waits for locks of instances.
-    if raising is not null then
-        perform gen_durable._raise_lane_floors(raising);
+    if gen_durable._one_in(50, settled_position) then
+        -- One commit in fifty raises the floors of its lanes.
+        perform gen_durable._raise_lane_floors(settled);
     end if;
-    if follows is not null and cardinality(p_begins) > 0 then
-        perform gen_durable._run_lanes(array(select f from unnest(successor_predecessors) as f where f = any (p_begins)), p_worker);
+    if claimed = cardinality(ids) then
+        ids := null;
+        freed := null;
     end if;
     if emptied is not null then
-        select s.ids, s.freed into late, late_predecessors from gen_durable._late_successors(emptied) s;
+        select s.ids, s.freed into late from gen_durable._late_successors(emptied) s;
+        ids := ids || late.ids;
+        freed := freed || late.freed;
     end if;
-    others := others || late || partition_successors;
-    other_predecessors := other_predecessors || late_predecessors || partition_predecessors;
-    if others is not null then
-        passed_over := passed_over || gen_durable._release_successors(others, other_predecessors, p_worker);
-    end if;
-    if cardinality(passed_over) > 0 then
-        update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (passed_over);
-        perform gen_durable._clear_lane_workers(passed_over);
+    if ids is not null then
+        -- A successor that was cancelled or locked since this commit read the lane or partition is
+        -- passed over. Its predecessor draws an arrival number, so that `_place` reads the lane or
+        -- partition again.
+        passed_over := gen_durable._release_successors(ids, freed, p_worker);
+        if cardinality(passed_over) > 0 then
+            update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers') where i.id = any (passed_over);
+        end if;
     end if;
 end $$;
 
@@ -2648,17 +2511,17 @@ create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_attempt_changes int[], p_delays float8[], p_lock_timeout text,
-    p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+    p_run_successors_of bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
 declare
     written bigint[];
     inboxes text[];
-    broods text[];
+    child_lists text[];
     info gen_durable.claimed;
 begin
-    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
+    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, child_lists
     from gen_durable._write_step_results(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
         p_attempt_changes, p_delays, p_lock_timeout) w;
     if written is null then
@@ -2669,18 +2532,18 @@ begin
     info.marks := written;
     info.eligible_at := gen_durable.clock();
     info.keyed := true;
-    info.unclaimed := false;
     return next info;
-    if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
+    if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(child_lists, null)) > 0 then
         info.marks := null;
         for info.id, info.inbox, info.children in
-            select w.id, w.inbox, w.children from unnest(written, inboxes, broods) as w(id, inbox, children)
+            select w.id, w.inbox, w.children from unnest(written, inboxes, child_lists) as w(id, inbox, children)
             where w.inbox is not null or w.children is not null
         loop
             return next info;
         end loop;
     end if;
-    return query select h.* from gen_durable._promote_successors(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
+    return query select h.*
+    from gen_durable._promote_successors(written, p_run_successors_of, p_worker, p_lease_seconds, p_known) h;
 end $$;
 
 -- schema/functions/_notify_parents.sql
@@ -2700,28 +2563,28 @@ begin
                      where c.id = any (p_children) and c.parent_generation is not null);
     perform p.id from gen_durable.instances p where p.id = any (parents) order by p.id for no key update;
 
-    with told as materialized (
+    with settled as materialized (
         select c.parent_id, c.parent_generation, count(*)::int as count
         from gen_durable.instances c
         where c.id = any (p_children) and c.parent_generation is not null
         group by c.parent_id, c.parent_generation
     )
     update gen_durable.instances p
-    set children_pending = p.children_pending - told.count,
-        status = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+    set children_pending = p.children_pending - settled.count,
+        status = case when p.status = 'awaiting_children' and (p.children_pending - settled.count = 0 or p.join_any)
                       then 'runnable' else p.status end,
-        eligible_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+        eligible_at = case when p.status = 'awaiting_children' and (p.children_pending - settled.count = 0 or p.join_any)
                            then gen_durable.clock() else p.eligible_at end,
-        deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+        deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - settled.count = 0 or p.join_any)
                            then null else p.deadline_at end,
         partition_waiting = p.partition_waiting or p.partition_key is not null and p.status = 'awaiting_children'
-                                   and (p.children_pending - told.count = 0 or p.join_any),
+                                   and (p.children_pending - settled.count = 0 or p.join_any),
         arrival_no = case when p.partition_key is not null and p.status = 'awaiting_children'
-                            and (p.children_pending - told.count = 0 or p.join_any)
+                            and (p.children_pending - settled.count = 0 or p.join_any)
                        then nextval('gen_durable.arrival_numbers') else p.arrival_no end,
         updated_at = gen_durable.clock()
-    from told
-    where p.id = told.parent_id and p.join_generation = told.parent_generation;
+    from settled
+    where p.id = settled.parent_id and p.join_generation = settled.parent_generation;
     perform gen_durable._record_wakes(parents, 'children');
 end $$;
 
@@ -2913,15 +2776,13 @@ begin
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and _is_read_committed then
-        perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
+        perform gen_durable._promote_successors(freeing, '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
         -- Above the isolation level read committed, this transaction does not see instances that
         -- arrived after its snapshot. The instances that free a lane or a partition key draw
         -- arrival numbers, so that the next placement promotes their successors.
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
-        perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
-                                         where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
     -- Locks rows of other instances last: the targets of signals, and then the heads of event logs,
@@ -3107,13 +2968,11 @@ end $$;
 -- schema/functions/_cancel_live.sql
 -- Settles live instances as cancelled. The caller has locked their rows. Returns the ids of the
 -- instances that this call settled, or null.
---   called by: cancel, _cancel_below      index: instances_pkey, lanes_pkey, instances_lane
---   locks: parents by id; then the lanes of heads that do not run
--- If a worker runs a step of the instance (it is executing, or the queued head of a lane that a
--- worker runs), the worker loses its claim, and the fence rejects the result of the step. The step
--- still runs, so the instance keeps its lane and its partition key: the row keeps its lane
--- position, and `locked_by` names the worker, until that worker reports that the step has ended or
--- the worker's lease expires (`_release`).
+--   called by: cancel, _cancel_below      index: instances_pkey      locks: parents by id
+-- If a worker runs a step of the instance, the worker loses its claim, and the fence rejects the
+-- result of the step. The step still runs, so the instance keeps its lane and its partition key:
+-- the row keeps its lane position, and `locked_by` names the worker, until that worker reports that
+-- the step has ended or the worker's lease expires (`_release`).
 create function gen_durable._cancel_live(p_ids bigint[], p_reason text) returns bigint[]
 language plpgsql
 as $$
@@ -3124,34 +2983,14 @@ declare
     workers uuid[];
     heads bigint[];
 begin
-    if not gen_durable._is_read_committed() then
-        -- A queued instance that had a predecessor when this transaction began may run by now, and
-        -- its own row does not show that. In that case its predecessor has settled since: locking
-        -- the predecessor fails with a serialization error (40001), and the caller may retry in
-        -- another transaction.
-        perform from gen_durable.instances p
-        where p.id = any (array(
-            select before.id from gen_durable.instances i
-            cross join lateral (
-                select p.id from gen_durable.instances p
-                where p.lane_hash = i.lane_hash and p.in_lane and p.lane_position < i.lane_position
-                  and p.tenant = i.tenant and p.lane_key = i.lane_key
-                order by p.lane_hash desc, p.lane_position desc
-                limit 1
-            ) before
-            where i.id = any (p_ids) and i.status = 'queued' and coalesce(i.in_lane, false)))
-        order by p.id desc
-        for no key update;
-    end if;
     -- Finds the instances with a running step and a lane or a partition key, with the worker of
     -- each, and the heads of lanes without a running step. The condition of this statement is on
-    -- ids because of the planner; see `_run_lane_successors`.
+    -- ids because of the planner; see `_claim_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads
     from (select i.id, i.status, i.in_lane,
-              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by
-                   when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end as worker
+              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by end as worker
           from gen_durable.instances i where i.id = any (p_ids) and i.settled_at is null) h;
     with ended as (
         update gen_durable.instances i
@@ -3176,18 +3015,13 @@ begin
     end if;
     perform gen_durable._record_history(ids, 'cancel');
     perform gen_durable._notify_parents(ids);
-    -- Locks the lanes last: a transaction that holds the lock of a lane must not wait for the lock
-    -- of an instance.
-    if cardinality(heads) > 0 then
-        perform gen_durable._clear_lane_workers(heads);
-    end if;
     return ids;
 end $$;
 
 -- schema/functions/cancel.sql
 -- Cancels an instance at once, whatever its status; with p_subtree also all its live descendants.
 --   called by: store::signal::cancel, SQL
---   index: instances_pkey or instances_key; instances_children; instances_lane
+--   index: instances_pkey or instances_key; instances_children
 --   locks: the live instances by id, the youngest first; then as _cancel_live
 -- This function cancels the whole tree in one transaction; `_cancel_below` cancels a tree in pages.
 -- Returns 'cancelled', 'too_late' (the instance is settled) or 'no_target'.
@@ -3297,8 +3131,7 @@ end $$;
 -- schema/functions/_release.sql
 -- Frees the lanes and partition keys that cancelled instances kept while their step ran. The caller
 -- has locked the rows of the instances. Returns their ids.
---   called by: release.sql, release_expired.sql      index: instances_pkey, lanes_pkey
---   locks: the lanes, in (tenant, key)
+--   called by: release.sql, release_expired.sql      index: instances_pkey      locks: nothing further
 -- Each instance draws an arrival number, so that the next placement promotes its successor.
 create function gen_durable._release(p_ids bigint[]) returns bigint[]
 language plpgsql
@@ -3308,8 +3141,6 @@ begin
     update gen_durable.instances i
     set locked_by = null, in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
     where i.id = any (p_ids);
-    -- Clears the lane worker of each lane, since that worker does not run the successor.
-    perform gen_durable._clear_lane_workers(p_ids);
     return p_ids;
 end $$;
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The files here are the schema as people read and change it: one table or one function a file.
-//! The migration is what an installation runs. `tests/it/schema.rs` compares the two, and fails
-//! with the command above.
+//! The migration is what an installation runs. `tests/it/contract/schema.rs` compares the two, and
+//! fails with the command above.
 //!
 //! From the first release on, the baseline is frozen: this command and the comparison of the texts
 //! go, a change of a file here needs a numbered migration, and the comparison of the two installed

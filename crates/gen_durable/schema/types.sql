@@ -48,6 +48,6 @@ create type gen_durable.claimed as (
     marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim
-    -- True: the instance runs without a claim of its own, in a lane that its worker runs.
-    unclaimed   boolean
+    -- `_pick`, in the row without an id: see `_fleet`.
+    fleet       int[]
 );

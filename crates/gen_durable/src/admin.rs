@@ -1,25 +1,29 @@
 //! Projections for operators: their progress, runs and failures. These calls only read and write
 //! rows; a worker that has registered a projection applies its events and carries out its runs.
 
+mod read;
+mod request;
+
 use std::{
-    future::IntoFuture,
-    pin::Pin,
     rc::Rc,
     time::{Duration, Instant},
 };
 
+pub use request::{ListFailures, RunRequest, RunsRequest};
+
 use crate::{
     codec,
-    error::{Error, Kind, storable},
+    error::{Error, ErrorKind, storable},
     id::NAME_BYTES_MAX,
+    model::projection::{ProjectionInfo, ProjectionRun, RunKind, Scope, ScopeFilter, ScopeStatus},
+    pool::Pool,
     store::{
         connection::Connection,
         events,
         fault::Fault,
-        pool::Pool,
-        projections,
-        runs::{self, ProjectionRun, Request, RunKind},
-        scopes::{self, ProjectionFailure, ProjectionInfo},
+        projections, redrive,
+        runs::{self, Request},
+        scopes,
     },
 };
 
@@ -45,27 +49,17 @@ impl Projections {
         Projections { pool }
     }
 
-    /// Returns the progress of projections, ordered by tenant and projection: of one tenant, of one
-    /// projection, or of all (at most 10,000).
+    /// Returns the progress of projections, ordered by tenant and projection:
+    /// `ScopeFilter::default()` selects all scopes, and
+    /// [`Inspect::projections`](crate::inspect::Inspect::projections) reads them page by page.
     ///
     /// # Errors
     /// The name of a tenant or a projection is invalid, or the database is unreachable.
-    pub async fn list(
-        &self,
-        tenant: Option<&str>,
-        projection: Option<&str>,
-    ) -> Result<Vec<ProjectionInfo>, Error> {
-        check(tenant, projection)?;
-        let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
+    pub async fn list(&self, filter: impl Into<ScopeFilter>) -> Result<Vec<ProjectionInfo>, Error> {
+        let filter = checked(filter.into())?;
         self.call("list projections", move |connection| async move {
-            scopes::list(
-                &connection,
-                tenant.as_deref(),
-                projection.as_deref(),
-                None,
-                PAGE_MAX,
-            )
-            .await
+            let (tenant, projection) = (filter.tenant.as_deref(), filter.projection.as_deref());
+            scopes::list(&connection, tenant, projection, None, limit(&filter)).await
         })
         .await
     }
@@ -75,38 +69,19 @@ impl Projections {
     ///
     /// # Errors
     /// The name of a tenant or a projection is invalid, or the database is unreachable.
-    pub async fn status(
-        &self,
-        tenant: &str,
-        projection: &str,
-    ) -> Result<Option<ProjectionInfo>, Error> {
-        Ok(self
-            .list(Some(tenant), Some(projection))
-            .await?
-            .into_iter()
-            .next())
+    pub async fn status(&self, scope: impl Into<Scope>) -> Result<Option<ProjectionInfo>, Error> {
+        Ok(self.list(scope.into()).await?.into_iter().next())
     }
 
     /// Returns rebuilds, replays and verifications of projections, the newest run first.
     ///
     /// # Errors
     /// The name of a tenant or a projection is invalid, or the database is unreachable.
-    pub async fn runs(
-        &self,
-        tenant: Option<&str>,
-        projection: Option<&str>,
-    ) -> Result<Vec<ProjectionRun>, Error> {
-        check(tenant, projection)?;
-        let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
+    pub async fn runs(&self, filter: impl Into<ScopeFilter>) -> Result<Vec<ProjectionRun>, Error> {
+        let filter = checked(filter.into())?;
         self.call("list runs", move |connection| async move {
-            runs::list(
-                &connection,
-                None,
-                tenant.as_deref(),
-                projection.as_deref(),
-                PAGE_MAX,
-            )
-            .await
+            let (tenant, projection) = (filter.tenant.as_deref(), filter.projection.as_deref());
+            runs::list(&connection, None, tenant, projection, limit(&filter)).await
         })
         .await
     }
@@ -124,89 +99,75 @@ impl Projections {
         found
             .into_iter()
             .next()
-            .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no run {id}")))
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no run {id}")))
     }
 
-    /// Waits until a run has ended, for at most `within`. Returns the state of the run.
+    /// Waits until a run has ended, for at most `timeout`. Returns the state of the run.
     ///
     /// # Errors
     /// The run does not exist, or the database is unreachable.
-    pub async fn finished(&self, id: i64, within: Duration) -> Result<ProjectionRun, Error> {
+    pub async fn finished(&self, id: i64, timeout: Duration) -> Result<ProjectionRun, Error> {
         let (begun, mut pause) = (Instant::now(), POLL_FIRST);
         loop {
             let run = self.run(id).await?;
-            if run.is_over() || begun.elapsed() >= within {
+            if run.is_over() || begun.elapsed() >= timeout {
                 return Ok(run);
             }
-            tokio::time::sleep(pause.min(within.saturating_sub(begun.elapsed()))).await;
+            tokio::time::sleep(pause.min(timeout.saturating_sub(begun.elapsed()))).await;
             pause = (pause * 2).min(POLL_MAX);
         }
     }
 
-    /// Returns the events that projections could not apply; with `resolved`, the list includes
-    /// events that a projection applied later.
-    ///
-    /// # Errors
-    /// The name of a tenant or a projection is invalid, or the database is unreachable.
-    pub async fn failures(
-        &self,
-        tenant: Option<&str>,
-        projection: Option<&str>,
-        resolved: bool,
-    ) -> Result<Vec<ProjectionFailure>, Error> {
-        check(tenant, projection)?;
-        let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
-        self.call("list failures", move |connection| async move {
-            scopes::failures(
-                &connection,
-                tenant.as_deref(),
-                projection.as_deref(),
-                resolved,
-                PAGE_MAX,
-            )
-            .await
-        })
-        .await
+    /// Returns the events that projections could not apply and that are not resolved; with
+    /// [`include_resolved`](ListFailures::include_resolved), also events that a projection applied
+    /// later. Awaiting the request reads them.
+    pub fn failures(&self, filter: impl Into<ScopeFilter>) -> ListFailures {
+        ListFailures {
+            projections: self.clone(),
+            filter: filter.into(),
+            resolved: false,
+        }
     }
 
     /// Requests a rebuild in place: a worker deletes the rows of the scope and applies all events
     /// again. Readers see the intermediate states. The awaited request returns the number of the
     /// run.
-    pub fn rebuild(&self, tenant: &str, projection: &str) -> RunRequest {
-        self.ask(RunKind::Rebuild, tenant, projection)
+    pub fn rebuild(&self, scope: impl Into<Scope>) -> RunRequest {
+        self.ask(RunKind::Rebuild, scope.into())
     }
 
-    /// Requests a rebuild in a shadow: a worker applies all events to rows of another generation
-    /// while readers use the rows of the current generation, compares the digests of both, and
-    /// makes the new generation the current one. If the digests differ although the version is the
-    /// same, the current generation stays, unless [`force`](RunRequest::force) is set.
-    pub fn rebuild_in_a_shadow(&self, tenant: &str, projection: &str) -> RunRequest {
-        self.ask(RunKind::Shadow, tenant, projection)
+    /// Requests a shadow rebuild, as `REFRESH MATERIALIZED VIEW CONCURRENTLY` does it: a worker
+    /// applies all events to rows of another generation while readers use the rows of the current
+    /// generation, compares the digests of both, and makes the new generation the current one. If
+    /// the digests differ although the version is the same, the current generation stays, unless
+    /// [`force`](RunRequest::force) is set.
+    pub fn shadow_rebuild(&self, scope: impl Into<Scope>) -> RunRequest {
+        self.ask(RunKind::Shadow, scope.into())
     }
 
     /// Requests a replay: a worker applies events again to the existing rows. A replay is for
     /// projections that are idempotent, or for which a repetition is intended.
-    pub fn replay(&self, tenant: &str, projection: &str) -> RunRequest {
-        self.ask(RunKind::Replay, tenant, projection)
+    pub fn replay(&self, scope: impl Into<Scope>) -> RunRequest {
+        self.ask(RunKind::Replay, scope.into())
     }
 
     /// Requests a verification: a worker applies all events to rows of another generation, compares
     /// their digest with the digest of the current generation, reports whether the digests are
     /// equal, and deletes the rows of the other generation.
-    pub fn verify(&self, tenant: &str, projection: &str) -> RunRequest {
-        self.ask(RunKind::Verify, tenant, projection)
+    pub fn verify(&self, scope: impl Into<Scope>) -> RunRequest {
+        self.ask(RunKind::Verify, scope.into())
     }
 
     /// Requests a run of this kind for every tenant of a projection, in one statement. The
     /// statement skips tenants with an open run.
     pub fn for_all_tenants(&self, kind: RunKind, projection: &str) -> RunsRequest {
-        RunsRequest(self.ask(kind, "", projection))
+        RunsRequest(self.ask(kind, Scope::new(projection)))
     }
 
-    fn ask(&self, kind: RunKind, tenant: &str, projection: &str) -> RunRequest {
+    fn ask(&self, kind: RunKind, scope: Scope) -> RunRequest {
         let request = Request {
-            tenant: tenant.to_owned(),
-            projection: projection.to_owned(),
+            tenant: scope.tenant().to_owned(),
+            projection: scope.projection().to_owned(),
             kind,
             from: 0,
             to: None,
@@ -233,7 +194,7 @@ impl Projections {
                 runs::cancel(&connection, run, &why).await
             })
             .await?;
-        self.pool.inner.log.wake_runs();
+        self.pool.connections.log.wake_runs();
         Ok(cancelled)
     }
 
@@ -242,15 +203,14 @@ impl Projections {
     ///
     /// # Errors
     /// The name of a tenant or a projection is invalid, or the database is unreachable.
-    pub async fn retry(&self, tenant: &str, projection: &str) -> Result<bool, Error> {
-        check(Some(tenant), Some(projection))?;
-        let (tenant_name, name) = (tenant.to_owned(), projection.to_owned());
+    pub async fn retry(&self, scope: impl Into<Scope>) -> Result<bool, Error> {
+        let scope = checked_scope(scope.into())?;
         let going = self
             .call("retry a projection", move |connection| async move {
-                projections::retry(&connection, &tenant_name, &name).await
+                projections::retry(&connection, scope.tenant(), scope.projection()).await
             })
             .await?;
-        self.pool.inner.log.wake_runs();
+        self.pool.connections.log.wake_runs();
         Ok(going)
     }
 
@@ -261,33 +221,33 @@ impl Projections {
     /// The name of a tenant or a projection is invalid, or the database is unreachable.
     pub async fn redrive(
         &self,
-        tenant: &str,
-        projection: &str,
+        scope: impl Into<Scope>,
         position: Option<i64>,
     ) -> Result<usize, Error> {
-        check(Some(tenant), Some(projection))?;
-        let (tenant, projection) = (tenant.to_owned(), projection.to_owned());
+        let scope = checked_scope(scope.into())?;
         let count = self
             .call("retry parked events", move |connection| async move {
-                projections::redrive(&connection, &tenant, &projection, position).await
+                redrive::mark(&connection, scope.tenant(), scope.projection(), position).await
             })
             .await?;
-        self.pool.inner.log.wake_runs();
+        self.pool.connections.log.wake_runs();
         Ok(count)
     }
 
-    /// Waits until a projection has reached `position`, for at most `within`. Returns the position
+    /// Waits until a projection has reached `position`, for at most `timeout`. Returns the position
     /// that the projection has reached, which is below `position` if the time ran out.
     ///
     /// # Errors
-    /// The projection has halted, or the database is unreachable.
+    /// The name of a tenant or a projection is invalid, the projection has halted, or the database
+    /// is unreachable.
     pub async fn sync(
         &self,
-        tenant: &str,
-        projection: &str,
+        scope: impl Into<Scope>,
         position: i64,
-        within: Duration,
+        timeout: Duration,
     ) -> Result<i64, Error> {
+        let scope = checked_scope(scope.into())?;
+        let (tenant, projection) = (scope.tenant(), scope.projection());
         let (begun, mut pause) = (Instant::now(), POLL_FIRST);
         let tenants = vec![tenant.to_owned()];
         let assign = move |connection: Rc<Connection>| async move {
@@ -295,7 +255,10 @@ impl Projections {
         };
         self.call_briefly("assign positions to events", assign)
             .await?;
-        self.pool.inner.log.wake_readers(std::iter::once(tenant));
+        self.pool
+            .connections
+            .log
+            .wake_readers(std::iter::once(tenant));
         loop {
             let (tenant_name, name) = (tenant.to_owned(), projection.to_owned());
             let cursor = self
@@ -304,17 +267,17 @@ impl Projections {
                 })
                 .await?;
             let reached = cursor.as_ref().map_or(0, |cursor| cursor.position);
-            if reached >= position || begun.elapsed() >= within {
+            if reached >= position || begun.elapsed() >= timeout {
                 return Ok(reached);
             }
-            if let Some(cursor) = cursor.filter(|cursor| cursor.status == "halted") {
+            if let Some(cursor) = cursor.filter(|cursor| cursor.status == ScopeStatus::Halted) {
                 let message = format!(
                     "{projection} of {tenant:?} has halted at position {reached}: {}",
                     cursor.last_error.unwrap_or_default()
                 );
-                return Err(Error::new(Kind::Refused, message));
+                return Err(Error::new(ErrorKind::Refused, message));
             }
-            tokio::time::sleep(pause.min(within.saturating_sub(begun.elapsed()))).await;
+            tokio::time::sleep(pause.min(timeout.saturating_sub(begun.elapsed()))).await;
             pause = (pause * 2).min(POLL_MAX);
         }
     }
@@ -328,6 +291,7 @@ impl Projections {
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
         self.pool
+            .connections
             .call(act)
             .await?
             .map_err(|fault| fault.into_error(doing))
@@ -340,9 +304,30 @@ impl Projections {
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
         self.pool
+            .connections
             .apart(act)
             .await?
             .map_err(|fault| fault.into_error(doing))
+    }
+}
+
+/// Returns the scope if a row can store the names of its tenant and its projection.
+fn checked_scope(scope: Scope) -> Result<Scope, Error> {
+    check(Some(scope.tenant()), Some(scope.projection()))?;
+    Ok(scope)
+}
+
+/// Returns the filter if a row can store the names in it.
+fn checked(filter: ScopeFilter) -> Result<ScopeFilter, Error> {
+    check(filter.tenant.as_deref(), filter.projection.as_deref())?;
+    Ok(filter)
+}
+
+/// Returns the largest number of rows that a list call with this filter returns.
+fn limit(filter: &ScopeFilter) -> i32 {
+    match i32::try_from(filter.limit) {
+        Ok(limit @ 1..=PAGE_MAX) => limit,
+        _ => PAGE_MAX,
     }
 }
 
@@ -362,142 +347,4 @@ fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
         NAME_BYTES_MAX,
     )
     .map_err(Error::invalid)
-}
-
-/// A request for a rebuild, a replay or a verification. Awaiting it inserts the request.
-#[must_use = "nothing is requested until this is awaited"]
-#[derive(Debug, Clone)]
-pub struct RunRequest {
-    projections: Projections,
-    request: Request,
-}
-
-impl RunRequest {
-    /// Limits a replay to events after this log position.
-    pub fn after(mut self, position: i64) -> Self {
-        self.request.from = position.max(0);
-        self
-    }
-    /// Limits a replay to events up to this log position.
-    pub fn up_to(mut self, position: i64) -> Self {
-        self.request.to = Some(position);
-        self
-    }
-    /// Makes the generation of a rebuild in a shadow the current one even if the digests differ.
-    pub fn force(mut self) -> Self {
-        self.request.force = true;
-        self
-    }
-    /// Names the person or program that makes the request. The row of the run stores this name.
-    pub fn by(mut self, actor: impl Into<String>) -> Self {
-        self.request.by = storable(&actor.into());
-        self
-    }
-}
-
-impl IntoFuture for RunRequest {
-    /// The number of the run that the request inserted.
-    type Output = Result<i64, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let RunRequest {
-            projections,
-            request,
-        } = self;
-        Box::pin(async move {
-            check(Some(&request.tenant), Some(&request.projection))?;
-            let asked = request.clone();
-            let act = move |connection: Rc<Connection>| async move {
-                runs::request(&connection, &asked).await
-            };
-            let run = projections.call("request a run", act).await?;
-            projections.pool.inner.log.wake_runs();
-            match run {
-                Some(run) => Ok(run),
-                None => Err(projections.why_not(&request).await?),
-            }
-        })
-    }
-}
-
-/// A request for runs of all tenants of a projection. Awaiting it inserts the requests; see
-/// [`Projections::for_all_tenants`].
-#[must_use = "nothing is requested until this is awaited"]
-#[derive(Debug, Clone)]
-pub struct RunsRequest(RunRequest);
-
-impl RunsRequest {
-    /// Limits replays to events after this log position.
-    pub fn after(self, position: i64) -> Self {
-        RunsRequest(self.0.after(position))
-    }
-    /// Limits replays to events up to this log position.
-    pub fn up_to(self, position: i64) -> Self {
-        RunsRequest(self.0.up_to(position))
-    }
-    /// Makes the generations of rebuilds in a shadow the current ones even if the digests differ.
-    pub fn force(self) -> Self {
-        RunsRequest(self.0.force())
-    }
-    /// Names the person or program that makes the request. The row of the run stores this name.
-    pub fn by(self, actor: impl Into<String>) -> Self {
-        RunsRequest(self.0.by(actor))
-    }
-}
-
-impl IntoFuture for RunsRequest {
-    /// The numbers of the runs that the request inserted, in the order of their tenants.
-    type Output = Result<Vec<i64>, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let RunRequest {
-            projections,
-            request,
-        } = self.0;
-        Box::pin(async move {
-            check(None, Some(&request.projection))?;
-            let projection = request.projection.clone();
-            let act = move |connection: Rc<Connection>| async move {
-                let runs = runs::request_all(&connection, &request).await?;
-                let is_known = !runs.is_empty()
-                    || projections::names(&connection)
-                        .await?
-                        .contains(&request.projection);
-                Ok((runs, is_known))
-            };
-            let (runs, is_known) = projections.call("request runs", act).await?;
-            projections.pool.inner.log.wake_runs();
-            match is_known {
-                true => Ok(runs),
-                false => {
-                    let message = format!("there is no projection {projection:?} of any tenant");
-                    Err(Error::new(Kind::NotFound, message))
-                }
-            }
-        })
-    }
-}
-
-impl Projections {
-    /// Returns the error that explains why the database did not insert the requested run.
-    async fn why_not(&self, request: &Request) -> Result<Error, Error> {
-        let Request {
-            tenant, projection, ..
-        } = request;
-        if self.status(tenant, projection).await?.is_none() {
-            let message = format!("there is no projection {projection:?} of tenant {tenant:?}");
-            return Ok(Error::new(Kind::NotFound, message));
-        }
-        let runs = self.runs(Some(tenant), Some(projection)).await?;
-        let open = runs.into_iter().find(|run| !run.is_over());
-        let which = open.map_or_else(String::new, |run| {
-            format!(" ({} {})", run.kind.name(), run.id)
-        });
-        let message = format!(
-            "a run of {projection:?} of tenant {tenant:?} is in progress{which}: wait for its end or cancel it"
-        );
-        Ok(Error::new(Kind::Taken, message))
-    }
 }

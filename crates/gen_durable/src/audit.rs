@@ -3,45 +3,32 @@
 
 use crate::{
     error::{Error, storable},
-    store::{audit, pool::Pool},
+    inspect::Inspect,
+    model::{
+        audit::{AuditEntry, AuditRecord},
+        page_size,
+    },
+    pool::Pool,
+    store::audit,
 };
 
-/// The number of entries that the audit log keeps.
-pub(crate) const KEPT_MAX: i64 = 100_000;
-/// The number of days for which the audit log keeps an entry.
-pub(crate) const KEPT_DAYS: i32 = 400;
+/// The largest number of audit records that one call returns.
+const PAGE_MAX: usize = 200;
 /// The largest name and the largest text of an entry, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 1_000;
 
-/// An act of a person, for the audit log. The client truncates texts that are too long.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AuditEntry {
-    /// The authenticated user that performs the action.
-    pub actor: String,
-    /// The network address from which the request for the action came, if known.
-    pub source: Option<String>,
-    /// The channel of the request: `dashboard`, `command`, or the name of your own tool.
-    pub channel: String,
-    /// The name of the action, for example `cancel`.
-    pub action: String,
-    /// The object of the action, for example `instance 42`.
-    pub subject: String,
-}
-
-impl AuditEntry {
-    /// Returns the entry with its texts truncated, so that a row can store them.
-    fn kept(&self) -> AuditEntry {
-        AuditEntry {
-            actor: cut(&self.actor, NAME_BYTES_MAX),
-            source: self
-                .source
-                .as_deref()
-                .map(|source| cut(source, NAME_BYTES_MAX)),
-            channel: cut(&self.channel, NAME_BYTES_MAX),
-            action: cut(&self.action, NAME_BYTES_MAX),
-            subject: cut(&self.subject, TEXT_BYTES_MAX),
-        }
+/// Returns an entry with its texts truncated, so that a row can store them.
+fn kept(entry: &AuditEntry) -> AuditEntry {
+    AuditEntry {
+        actor: cut(&entry.actor, NAME_BYTES_MAX),
+        source: entry
+            .source
+            .as_deref()
+            .map(|source| cut(source, NAME_BYTES_MAX)),
+        channel: cut(&entry.channel, NAME_BYTES_MAX),
+        action: cut(&entry.action, NAME_BYTES_MAX),
+        subject: cut(&entry.subject, TEXT_BYTES_MAX),
     }
 }
 
@@ -74,9 +61,10 @@ impl Audit {
     /// # Errors
     /// The database is unreachable.
     pub async fn begin(&self, entry: &AuditEntry) -> Result<i64, Error> {
-        let entry = entry.kept();
+        let entry = kept(entry);
         let made = self
             .pool
+            .connections
             .apart(move |connection| async move { audit::begin(&connection, &entry).await })
             .await?;
         made.map_err(|fault| fault.into_error("write an audit entry"))?
@@ -98,12 +86,33 @@ impl Audit {
             Ok(outcome) => (true, outcome),
             Err(why) => (false, why),
         };
-        let (entry, outcome) = (entry.kept(), cut(outcome, TEXT_BYTES_MAX));
+        let (entry, outcome) = (kept(entry), cut(outcome, TEXT_BYTES_MAX));
         self.pool
+            .connections
             .apart(move |connection| async move {
                 audit::end(&connection, record, &entry, succeeded, &outcome).await
             })
             .await?
             .map_err(|fault| fault.into_error("complete an audit entry"))
+    }
+}
+
+impl Inspect {
+    /// Returns records of the audit log with an id below `before`, the newest first: at most
+    /// `limit` records, up to 200; 0 means 50.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
+    pub async fn audit(
+        &self,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<AuditRecord>, Error> {
+        let limit = page_size(limit, PAGE_MAX);
+        self.read("read the audit log", move |connection| async move {
+            audit::list(&connection, before.unwrap_or(i64::MAX), limit).await
+        })
+        .await
     }
 }

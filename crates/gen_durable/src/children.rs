@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 
 use crate::{
     context::Context,
-    error::{Error, Failure, Kind},
+    error::{Error, ErrorKind},
+    failure::{Failure, FailureKind},
     id::{Id, Status},
     machine::Machine,
     store::family,
@@ -26,7 +27,7 @@ impl<M: Machine> Context<'_, M> {
         let Some(text) = &self.row.children else {
             return Ok(Vec::new());
         };
-        let page = Page::parse(text)?;
+        let page = ChildList::parse(text)?;
         if page.more {
             return Err(Error::invalid(
                 "the last spawn has too many children to read at once (the limit is 1,000 children or 8 MiB): read them page by page with cx.children_page()",
@@ -78,6 +79,7 @@ impl<M: Machine> Context<'_, M> {
             .collect();
         let text = self
             .pool
+            .connections
             .call(move |connection| async move {
                 family::page(&connection, parent, after, &machines).await
             })
@@ -89,7 +91,7 @@ impl<M: Machine> Context<'_, M> {
                 next: None,
             });
         };
-        let page = Page::parse(&text)?;
+        let page = ChildList::parse(&text)?;
         let children = page
             .children
             .into_iter()
@@ -109,6 +111,7 @@ impl<M: Machine> Context<'_, M> {
         let parent = self.row.id;
         let by_status = self
             .pool
+            .connections
             .call(move |connection| async move { family::counts(&connection, parent).await })
             .await?
             .map_err(|fault| fault.into_error("count children"))?;
@@ -181,17 +184,17 @@ impl ChildrenCounts {
 
 /// The JSON that `gen_durable._children_of` returns.
 #[derive(Deserialize)]
-struct Page<'a> {
+struct ChildList<'a> {
     /// Whether the spawn has further children.
     more: bool,
     #[serde(borrow)]
     children: Vec<ChildRow<'a>>,
 }
 
-impl<'a> Page<'a> {
-    fn parse(text: &'a str) -> Result<Page<'a>, Error> {
+impl<'a> ChildList<'a> {
+    fn parse(text: &'a str) -> Result<ChildList<'a>, Error> {
         serde_json::from_str(text)
-            .map_err(|e| Error::because(Kind::Broken, "the children cannot be read", e))
+            .map_err(|e| Error::because(ErrorKind::Internal, "the children cannot be read", e))
     }
 }
 
@@ -218,26 +221,29 @@ impl ChildRow<'_> {
     fn into_child<C: Machine>(self) -> Result<Child<C>, Error> {
         let shape = |e| {
             Error::because(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 format!("child {} cannot be decoded as a {}", self.id, C::NAME),
                 e,
             )
         };
-        let status = Status::named(&self.status)
-            .ok_or_else(|| Error::broken("a child has an unknown status"))?;
+        let status: Status = self
+            .status
+            .parse()
+            .map_err(|_| Error::broken("a child has an unknown status"))?;
         let result = match status {
             Status::Done => {
                 let text = self.result.map_or("null", RawValue::get);
                 Some(Ok(serde_json::from_str(text).map_err(shape)?))
             }
-            status if status.is_terminal() => {
+            status if status.is_settled() => {
                 let message = self.error.unwrap_or_else(|| status.name().to_owned());
-                Some(Err(Failure {
-                    attempt: self.attempt,
-                    failures: self.failures,
+                let counts = (self.attempt, self.failures);
+                Some(Err(Failure::new(
+                    FailureKind::Settled,
+                    counts,
                     message,
-                    fatal: true,
-                }))
+                    true,
+                )))
             }
             _ => None,
         };

@@ -15,27 +15,17 @@ use crate::{
     error::Error,
     id::Id,
     machine::Machine,
+    pool::Pool,
     signal::{ReceivedSignal, Signal},
-    store::{pool::Pool, row::Claimed, tx::Tx},
+    store::row::Claimed,
+    transaction::Tx,
 };
 
 /// The context of one run of a step: the application state, the identity of the instance, its inbox
 /// and the time.
 #[non_exhaustive]
 pub struct Context<'a, M: Machine> {
-    /// The application state that the host passed to the engine.
-    pub app: &'a M::App,
-    /// The id of the instance that runs this step.
-    pub id: Id<M>,
-    /// The number of earlier runs of this step that did not complete it: they failed, asked for a
-    /// retry, or their worker crashed.
-    pub attempt: u32,
-    /// The number of earlier runs of this step that failed.
-    /// [`Policy::attempts`](crate::Policy::attempts) limits this number.
-    pub failures: u32,
-    /// The database time at which the worker claimed the instance. The clock of the database is the
-    /// only clock of the engine, so tests can move it.
-    pub now: Timestamp,
+    pub(crate) app: &'a M::App,
     pub(crate) row: &'a Claimed,
     pub(crate) installation: &'a str,
     /// Whether the step began a transaction of its own through this context. If so, an error of the
@@ -51,7 +41,35 @@ pub struct Context<'a, M: Machine> {
     pub(crate) phase: &'a Arc<Phase>,
 }
 
-impl<M: Machine> Context<'_, M> {
+impl<'a, M: Machine> Context<'a, M> {
+    /// Returns the application state that the host passed to the engine.
+    pub fn app(&self) -> &'a M::App {
+        self.app
+    }
+
+    /// Returns the id of the instance that runs this step.
+    pub fn id(&self) -> Id<M> {
+        Id::from_raw(self.row.id)
+    }
+
+    /// Returns the number of earlier runs of this step that did not complete it: they failed, asked
+    /// for a retry, or their worker crashed.
+    pub fn attempt(&self) -> u32 {
+        self.row.attempt
+    }
+
+    /// Returns the number of earlier runs of this step that failed.
+    /// [`Policy::attempts`](crate::Policy::attempts) limits this number.
+    pub fn failures(&self) -> u32 {
+        self.row.failures
+    }
+
+    /// Returns the database time at which the worker claimed the instance. The clock of the
+    /// database is the only clock of the engine, so tests can move it.
+    pub fn now(&self) -> Timestamp {
+        self.row.now
+    }
+
     /// Returns a key that is the same for every run and retry of this entry of this step, and
     /// different for every other step, instance and installation. Pass it to external systems, so
     /// that they count a repeated call once.
@@ -61,7 +79,7 @@ impl<M: Machine> Context<'_, M> {
     pub fn idempotency_key(&self) -> String {
         format!(
             "{}/{}/{}/{}",
-            self.installation, self.row.machine, self.id, self.row.step_entry_seq
+            self.installation, self.row.machine, self.row.id, self.row.step_entry_seq
         )
     }
 
@@ -188,8 +206,8 @@ impl<M: Machine> fmt::Debug for Context<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context")
             .field("machine", &M::NAME)
-            .field("id", &self.id)
-            .field("attempt", &self.attempt)
+            .field("id", &self.row.id)
+            .field("attempt", &self.row.attempt)
             .finish()
     }
 }

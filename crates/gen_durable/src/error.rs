@@ -1,58 +1,85 @@
-//! The errors: an opaque error for calls, with predicates, and an error for steps. A step that
-//! returns an error by `?` is retried.
+//! The errors: an opaque error for calls, with a kind, and an error for steps. A step that returns
+//! an error by `?` is retried.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
-type Source = Box<dyn StdError + Send + Sync>;
+pub(crate) type Source = Box<dyn StdError + Send + Sync>;
 
 /// The longest error text that a row stores, in bytes.
 pub(crate) const ERROR_TEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// The error of a call. Its predicates report the causes that a caller can act on. The kinds of
-/// errors are private, so that a later version can add kinds.
+/// The error of a call. [`kind`](Error::kind) returns its kind, by what a caller can do about it;
+/// each [`ErrorKind`] has a predicate.
+///
+/// `{error}` prints the message of the error alone; [`source`](StdError::source) returns its cause.
+/// `{error:#}` prints the message and all causes in one line:
+///
+/// ```
+/// use gen_durable::{Client, client::ErrorKind};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let error = Client::connect("postgres://user@host:port/shop").await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Invalid);
+/// assert!(format!("{error}").starts_with("the connection string is invalid"));
+/// assert!(format!("{error:#}").ends_with("invalid value for option `port`"));
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     message: String,
     source: Option<Source>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The caller's input or configuration is invalid.
+/// The kind of an [`Error`], by what a caller can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The input or the configuration of the caller is invalid. The same call will fail every time.
     Invalid,
-    /// The database could not be reached, or is overloaded.
-    Away,
-    /// The client sent the statement and received no response.
+    /// The database is unreachable or overloaded. The call changed no row; the same call may
+    /// succeed later.
+    Transient,
+    /// The connection broke after the client had sent the statement. The database may have
+    /// committed the call or not.
     Unknown,
-    /// The schema of gen_durable is missing, or too old or too new for this build.
+    /// The schema is missing, or too old or too new for this build. Run `durable migrate up`, or
+    /// deploy a newer build.
     Schema,
-    /// The instance, projection, run, timer or schedule of the call does not exist.
+    /// The instance, projection, run, timer or schedule does not exist.
     NotFound,
-    /// The target of a signal or a cancel does not exist or has settled.
+    /// The target of a signal does not exist or has settled, or the target of a cancel does not
+    /// exist.
     NoTarget,
-    /// The inbox of the target of a signal is full.
+    /// The inbox of the target of a signal is full: 1,000 signals, or 8 MiB.
     InboxFull,
-    /// An instance of another machine holds the key.
+    /// Another instance holds the key. An enqueue or a signal that starts its target fails if that
+    /// instance is of another machine, and the cause of the error names it; an operator's retry
+    /// fails for any instance.
     KeyTaken,
-    /// Another run of the same scope is in progress.
-    Taken,
-    /// An internal error: a state that should be impossible.
-    Broken,
-    /// The database refused a statement for a reason that no other kind names.
+    /// Another run of this projection and tenant is in progress. Only one run of a scope may be in
+    /// progress at a time.
+    RunInProgress,
+    /// The database refused the statement for a reason that no other kind names: most often a
+    /// constraint or a trigger of the user's own. Or a projection for which a caller waits has
+    /// halted. The same call will fail every time.
     Refused,
+    /// An internal error: a bug of this library, or the thread of the pool has ended.
+    Internal,
 }
 
 impl Error {
-    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error {
             kind,
             message: message.into(),
             source: None,
         }
     }
+    /// Creates an error with a cause. `message` does not contain the text of the cause.
     pub(crate) fn because(
-        kind: Kind,
+        kind: ErrorKind,
         message: impl Into<String>,
         source: impl Into<Source>,
     ) -> Error {
@@ -63,74 +90,74 @@ impl Error {
         }
     }
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
-        Error::new(Kind::Invalid, message)
+        Error::new(ErrorKind::Invalid, message)
     }
     pub(crate) fn broken(message: impl Into<String>) -> Error {
-        Error::new(Kind::Broken, message)
+        Error::new(ErrorKind::Internal, message)
     }
 
+    /// Returns the kind of the error.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
     /// Returns whether the input or the configuration of the caller is invalid. The same call will
     /// fail every time.
     pub fn is_invalid(&self) -> bool {
-        self.kind == Kind::Invalid
+        self.kind == ErrorKind::Invalid
     }
     /// Returns whether the database is unreachable or overloaded. The call changed no row; the same
     /// call may succeed later.
     pub fn is_transient(&self) -> bool {
-        self.kind == Kind::Away
+        self.kind == ErrorKind::Transient
     }
     /// Returns whether the outcome is unknown: the connection broke around the commit, and the
     /// database may have committed the call or not.
     pub fn is_unknown(&self) -> bool {
-        self.kind == Kind::Unknown
-    }
-    /// Returns whether the database refused the statement for a reason that no other predicate
-    /// names: most often a constraint or a trigger of the user's own. The database will refuse the
-    /// same call every time.
-    pub fn is_refused(&self) -> bool {
-        self.kind == Kind::Refused
-    }
-    /// Returns whether this is an internal error: a bug of this library, or the thread of the pool
-    /// has ended.
-    pub fn is_internal(&self) -> bool {
-        self.kind == Kind::Broken
+        self.kind == ErrorKind::Unknown
     }
     /// Returns whether the schema does not match this build. Run `durable migrate up`, or deploy a
     /// newer build.
     pub fn is_schema(&self) -> bool {
-        self.kind == Kind::Schema
+        self.kind == ErrorKind::Schema
     }
-    /// Returns whether the target of a signal or a cancel does not exist or has settled.
+    /// Returns whether the instance, projection, run, timer or schedule does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.kind == ErrorKind::NotFound
+    }
+    /// Returns whether the target of a signal does not exist or has settled, or the target of a
+    /// cancel does not exist.
     pub fn is_no_target(&self) -> bool {
-        self.kind == Kind::NoTarget
+        self.kind == ErrorKind::NoTarget
     }
     /// Returns whether the inbox of the target is full: 1,000 signals, or 8 MiB.
     pub fn is_inbox_full(&self) -> bool {
-        self.kind == Kind::InboxFull
+        self.kind == ErrorKind::InboxFull
     }
-    /// Returns whether an instance of another machine holds the key; the message names it. A key
-    /// that an instance of the same machine holds is not an error: the call returns the holder.
+    /// Returns whether another instance holds the key. For an enqueue, only an instance of another
+    /// machine is an error, and the cause names it; otherwise the call returns the holder.
     pub fn is_key_taken(&self) -> bool {
-        self.kind == Kind::KeyTaken
+        self.kind == ErrorKind::KeyTaken
     }
-    /// Returns whether another run of this projection and tenant is in progress. Only one run of a
-    /// scope may be in progress at a time.
-    pub fn is_taken(&self) -> bool {
-        self.kind == Kind::Taken
+    /// Returns whether another run of the projection and tenant is in progress.
+    pub fn is_run_in_progress(&self) -> bool {
+        self.kind == ErrorKind::RunInProgress
     }
-    /// Returns whether the instance, projection or run does not exist.
-    pub fn is_not_found(&self) -> bool {
-        self.kind == Kind::NotFound
+    /// Returns whether the database refused the statement for a reason that no other kind names.
+    pub fn is_refused(&self) -> bool {
+        self.kind == ErrorKind::Refused
+    }
+    /// Returns whether the error is internal to this library.
+    pub fn is_internal(&self) -> bool {
+        self.kind == ErrorKind::Internal
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        if let Some(source) = &self.source {
-            write!(f, ": {}", chain(source.as_ref()))?;
+        if f.alternate() {
+            return f.write_str(&chain(self));
         }
-        Ok(())
+        f.write_str(&self.message)
     }
 }
 
@@ -145,8 +172,9 @@ impl StdError for Error {
 /// The error of a step. Any error converts to it by `?`, and means "try again". To fail without
 /// another attempt, use [`fatal`] or [`or_fatal`](OrFatal::or_fatal).
 ///
-/// `StepError` does not implement `Error`, because its blanket `From` would then conflict with the
-/// one of the standard library.
+/// `{error}` prints the error and all its causes in one line, as the row of a failed instance
+/// stores them. `StepError` does not implement `Error`, because its blanket `From` would then
+/// conflict with the one of the standard library.
 pub struct StepError {
     source: Source,
     fatal: bool,
@@ -167,8 +195,12 @@ impl StepError {
 
     /// Returns the error from which this `StepError` was converted, and the chain of its causes.
     pub(crate) fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-        let first: &(dyn StdError + 'static) = self.source.as_ref();
-        std::iter::successors(Some(first), |error| (*error).source())
+        causes(self.source.as_ref())
+    }
+
+    /// Returns the error from which this `StepError` was converted.
+    pub(crate) fn into_source(self) -> Source {
+        self.source
     }
 }
 
@@ -233,42 +265,25 @@ impl<T, E: Into<Source>> OrFatal<T> for Result<T, E> {
     }
 }
 
-/// A failed run of a step, as [`Machine::handle`](crate::Machine::handle) receives it and as the
-/// row stores it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Failure {
-    /// The number of earlier runs of this step that did not complete it: they failed, asked for a
-    /// retry, or their worker crashed.
-    pub attempt: u32,
-    /// The number of earlier runs that failed; this run is not counted.
-    pub failures: u32,
-    /// The message of the error that the step returned, with its causes.
-    pub message: String,
-    /// Whether the step marked the error as fatal.
-    pub fatal: bool,
+/// Returns an iterator over an error and the chain of its causes.
+pub(crate) fn causes<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-impl StdError for Failure {}
-
-/// Formats an error and its causes in one line.
+/// Formats an error and its causes in one line: the form in which rows, logs and tools show an
+/// error.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
+    for cause in causes(error).skip(1) {
+        let message = cause.to_string();
         // Skips a cause if the text already contains it: many errors include the text of their
         // cause.
         if !text.contains(&message) {
             text.push_str(": ");
             text.push_str(&message);
         }
-        cause = error.source();
     }
     text
 }

@@ -13,10 +13,9 @@ use crate::{
     error::{Error, OrFatal, StepError, fatal},
     id::NAME_BYTES_MAX,
     machine::Data,
-    store::{
-        events::{self, Placed},
-        tx::Transaction,
-    },
+    model::event::NewEvent,
+    store::events::{self, Placed},
+    transaction::Transaction,
 };
 
 /// A fact that a step or a caller records in the log of a tenant.
@@ -51,7 +50,7 @@ pub trait Event: Data {
 /// The events that a projection reads: one event type, or an enum of several.
 ///
 /// ```
-/// # use gen_durable::{Event, Events, StepError, fatal};
+/// # use gen_durable::{Event, StepError, fatal, projection::Events};
 /// # use serde::{Deserialize, Serialize};
 /// # #[derive(Serialize, Deserialize)] pub struct Placed { cents: i64 }
 /// # impl Event for Placed { const NAME: &'static str = "placed"; }
@@ -112,37 +111,6 @@ pub struct Recorded<E> {
     pub headers: Option<serde_json::Value>,
     /// The decoded event.
     pub event: E,
-}
-
-/// An event as a row, for tools and for readers without its Rust type.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-#[allow(missing_docs)] // The fields have the names of the columns.
-pub struct EventRow {
-    /// The log position; `None` if no worker has assigned a position yet.
-    pub position: Option<i64>,
-    pub arrival_no: i64,
-    pub tenant: String,
-    pub name: String,
-    pub version: i32,
-    pub payload: String,
-    pub headers: Option<String>,
-    pub at: Timestamp,
-    pub instance_id: Option<i64>,
-    pub step: Option<String>,
-}
-
-/// An event to record, in the JSON form that `gen_durable._record_result_events` reads.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct NewEvent {
-    pub(crate) tenant: String,
-    pub(crate) name: &'static str,
-    pub(crate) version: i32,
-    pub(crate) payload: Box<RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) headers: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) step: Option<String>,
 }
 
 impl NewEvent {
@@ -211,8 +179,8 @@ impl<'c, E: Event> Record<'c, E> {
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<(), Error> {
         let client = self.client;
         let fact = self.prepare()?;
-        events::within(tx, &client.pool().inner.target, &[fact]).await?;
-        client.pool().inner.log.wake_for_unplaced();
+        events::within(tx, &client.pool().connections.target, &[fact]).await?;
+        client.pool().connections.log.wake_for_unplaced();
         Ok(())
     }
 
@@ -228,7 +196,7 @@ fn prepared(
 ) -> Result<NewEvent, Error> {
     let refused = |error: StepError| Error::invalid(format!("cannot record {name}: {error}"));
     let fact = fact.map_err(refused)?;
-    fact.check(client.pool().limits().payload_bytes_max)
+    fact.check(client.pool().connections.limits().payload_bytes_max)
         .map_err(refused)?;
     Ok(fact)
 }
@@ -242,7 +210,7 @@ impl<'c, E: Event> IntoFuture for Record<'c, E> {
         let client = self.client;
         let fact = self.prepare();
         Box::pin(async move {
-            let Placed { position, .. } = events::one(client.pool(), fact?).await?;
+            let Placed { position, .. } = events::one(&client.pool().connections, fact?).await?;
             position.ok_or_else(|| Error::broken("an event was recorded without a position"))
         })
     }
@@ -285,8 +253,8 @@ impl<'c> RecordAll<'c> {
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<(), Error> {
         let (pool, facts) = (self.client.pool(), self.facts?);
         if !facts.is_empty() {
-            events::within(tx, &pool.inner.target, &facts).await?;
-            pool.inner.log.wake_for_unplaced();
+            events::within(tx, &pool.connections.target, &facts).await?;
+            pool.connections.log.wake_for_unplaced();
         }
         Ok(())
     }
@@ -303,7 +271,7 @@ impl<'c> IntoFuture for RecordAll<'c> {
             if facts.is_empty() {
                 return Ok(Vec::new());
             }
-            let placed = events::many(self.client.pool(), facts).await?;
+            let placed = events::many(&self.client.pool().connections, facts).await?;
             Ok(placed
                 .into_iter()
                 .filter_map(|placed| placed.position)

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
-
-use crate::{engine::execute::Decision, store::row::Claimed};
+use crate::{
+    engine::execute::StepRun,
+    model::history::{HistoryOutcome, HistoryRecord},
+    store::row::Claimed,
+};
 
 /// How much history the steps of a machine record: [`Machine::HISTORY`](crate::Machine::HISTORY),
 /// [`Job::HISTORY`](crate::Job::HISTORY). Acts from outside (a cancel, the crash of a worker, an
@@ -13,8 +15,9 @@ use crate::{engine::execute::Decision, store::row::Claimed};
 ///
 /// An entry is one row, inserted by the commit that it describes. The engine keeps the entries of
 /// the last 1,000 commits of an instance, until the instance is deleted. `durable show` and
-/// [`Inspect::history`](crate::Inspect::history) read the history.
+/// [`Inspect::history`](crate::inspect::Inspect::history) read the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
 pub enum HistoryPolicy {
     /// The engine records one history entry per commit. This is the default of a machine.
     All,
@@ -32,43 +35,24 @@ const TRIM_FROM: i64 = 1_000;
 /// deadline, which does not trim.
 const TRIM_EVERY: i64 = 100;
 
-/// The history entry of one step result, in the JSON form that `gen_durable._record_result_history`
-/// reads.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct HistoryRecord {
-    /// The step that ran. `None` means that the commit inserts no history entry and only trims the
-    /// history.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) from: Option<String>,
-    pub(crate) outcome: &'static str,
-    pub(crate) attempt: u32,
-    /// The duration of the step, in seconds.
-    pub(crate) took: f32,
-    /// The failure that a handler recovered from, if `last_error` of the instance does not keep it.
-    #[serde(rename = "error", skip_serializing_if = "Option::is_none")]
-    pub(crate) failure: Option<String>,
-    #[serde(serialize_with = "shared")]
-    pub(crate) worker: Arc<str>,
-}
-
-fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(text)
-}
-
 impl HistoryRecord {
     /// Returns the history entry for a step result, or `None` if the commit neither adds an entry
     /// nor trims the history.
     pub(crate) fn of(
         row: &Claimed,
-        decision: &Decision,
+        run: &StepRun,
         worker: &Arc<str>,
     ) -> Option<Box<HistoryRecord>> {
-        let went_wrong = decision.failure.is_some()
+        let went_wrong = run.failure.is_some()
             || matches!(
-                decision.outcome,
-                "retry" | "failure" | "stop" | "outage" | "stuck"
+                run.outcome,
+                HistoryOutcome::Retry
+                    | HistoryOutcome::Failure
+                    | HistoryOutcome::Fail
+                    | HistoryOutcome::Outage
+                    | HistoryOutcome::Stuck
             );
-        let recorded = match decision.history {
+        let recorded = match run.history {
             HistoryPolicy::All => true,
             HistoryPolicy::Failures => went_wrong,
             HistoryPolicy::Off => return None,
@@ -78,13 +62,10 @@ impl HistoryRecord {
         (recorded || trims).then(|| {
             Box::new(HistoryRecord {
                 from: recorded.then(|| row.step.clone()),
-                outcome: decision.outcome,
+                outcome: run.outcome,
                 attempt: row.attempt,
-                took: decision.took.as_secs_f32(),
-                failure: decision
-                    .failure
-                    .clone()
-                    .filter(|_| decision.error.is_none()),
+                took: run.took.as_secs_f32(),
+                failure: run.failure.clone().filter(|_| run.result.error.is_none()),
                 worker: worker.clone(),
             })
         })

@@ -1,9 +1,11 @@
 //! Names and ids. Signatures of the API take no bare string or integer for them: the type of an id
 //! contains the machine, and a queue is a constant.
 
-use std::{fmt, hash, marker::PhantomData};
+use std::{fmt, hash, marker::PhantomData, num::ParseIntError, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::names::names;
 
 /// The longest name of a queue, in bytes.
 pub(crate) const QUEUE_NAME_BYTES_MAX: usize = 63;
@@ -98,6 +100,15 @@ impl<M: ?Sized> fmt::Display for Id<M> {
         self.0.fmt(f)
     }
 }
+/// Parses the id of an instance, for example from a URL or a command line. It does not check that
+/// the instance is an `M`.
+impl<M: ?Sized> FromStr for Id<M> {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Id::from_raw)
+    }
+}
 /// Serializes the id as a number, so that a machine can store the id of another instance in its
 /// state.
 impl<M: ?Sized> Serialize for Id<M> {
@@ -111,8 +122,8 @@ impl<'de, M: ?Sized> Deserialize<'de> for Id<M> {
     }
 }
 
-/// The status of an instance.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// The status of an instance. The variants of unsettled instances come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Status {
     /// The instance is ready to run, or will be ready at its due time.
@@ -123,8 +134,7 @@ pub enum Status {
     AwaitingSignal,
     /// The instance waits for its children to settle.
     AwaitingChildren,
-    /// The instance waits in a lane behind the head; or it is the head, and the lane worker runs it
-    /// without a claim.
+    /// The instance waits in a lane, for its position or behind the head.
     Queued,
     /// The instance is set aside for an operator: a build could not decode the instance, or too
     /// many workers crashed while they ran it.
@@ -139,46 +149,19 @@ pub enum Status {
 
 impl Status {
     /// Returns whether the instance has settled: no further step of it runs.
-    pub const fn is_terminal(self) -> bool {
+    pub const fn is_settled(self) -> bool {
         matches!(self, Status::Done | Status::Failed | Status::Cancelled)
     }
-
-    /// Returns the name of the status, as rows of `instances` store it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Status::Runnable => "runnable",
-            Status::Executing => "executing",
-            Status::AwaitingSignal => "awaiting_signal",
-            Status::AwaitingChildren => "awaiting_children",
-            Status::Queued => "queued",
-            Status::Stuck => "stuck",
-            Status::Done => "done",
-            Status::Failed => "failed",
-            Status::Cancelled => "cancelled",
-        }
-    }
-
-    /// All statuses, the statuses of unsettled instances first.
-    pub const ALL: [Status; 9] = [
-        Status::Runnable,
-        Status::Executing,
-        Status::AwaitingSignal,
-        Status::AwaitingChildren,
-        Status::Queued,
-        Status::Stuck,
-        Status::Done,
-        Status::Failed,
-        Status::Cancelled,
-    ];
-
-    /// Returns the status with this name.
-    pub fn named(name: &str) -> Option<Status> {
-        Status::ALL.into_iter().find(|status| status.name() == name)
-    }
 }
 
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+names!(Status, "status", {
+    Runnable => "runnable",
+    Executing => "executing",
+    AwaitingSignal => "awaiting_signal",
+    AwaitingChildren => "awaiting_children",
+    Queued => "queued",
+    Stuck => "stuck",
+    Done => "done",
+    Failed => "failed",
+    Cancelled => "cancelled",
+});

@@ -12,6 +12,7 @@ use std::fmt;
 /// let server = Lane::new("server", 7);
 /// assert_eq!(server.key(), "server:7");
 /// ```
+#[must_use = "a lane does nothing until it is passed to an enqueue or a call for operators"]
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lane {
     key: String,
@@ -29,8 +30,8 @@ impl Lane {
 
     /// Blocks the lane if this instance fails: the instances behind it wait until an operator
     /// retries, skips or cancels the failed instance (`durable lanes`, or
-    /// [`Operate::lane_retry`](crate::Operate::lane_retry) and similar calls). By default the next
-    /// instance runs.
+    /// [`Operate::lane_retry`](crate::operate::Operate::lane_retry) and similar calls). By default
+    /// the next instance runs.
     pub fn block_on_failure(mut self) -> Lane {
         self.blocks = true;
         self
@@ -41,9 +42,9 @@ impl Lane {
         &self.key
     }
 
-    /// Returns this lane of a tenant, for [`Operate`](crate::Operate) and
-    /// [`Inspect`](crate::Inspect). An enqueue does not need this call: it uses the tenant of the
-    /// new instance.
+    /// Returns this lane of a tenant, for [`Operate`](crate::operate::Operate) and
+    /// [`Inspect`](crate::inspect::Inspect). An enqueue does not need this call: it uses the tenant
+    /// of the new instance.
     pub fn of(&self, tenant: impl fmt::Display) -> LaneKey {
         LaneKey::new(&self.key).of(tenant)
     }
@@ -55,6 +56,7 @@ impl Lane {
 
 /// A lane of a tenant: the key of the lane and the tenant. `"server:7".into()`, or
 /// `Lane::new("server", 7).of("acme")`.
+#[must_use = "a lane key does nothing until it is passed to a call for operators"]
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LaneKey {
     tenant: String,

@@ -1,4 +1,17 @@
-#![doc = include_str!("../../../README.md")]
+#![doc = include_str!("../README.md")]
+
+// Public modules, by audience.
+pub mod client;
+pub mod engine;
+pub mod inspect;
+pub mod machine;
+pub mod migrate;
+pub mod operate;
+pub mod prelude;
+pub mod projection;
+pub mod schedule;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 // Types that a user implements or returns from a step.
 mod calendar;
@@ -6,119 +19,90 @@ mod children;
 mod context;
 mod error;
 mod event;
+mod failure;
 mod history;
 mod id;
 mod job;
 mod lane;
-mod machine;
+mod names;
 mod new_instance;
 mod policy;
-mod projection;
-mod send_signal;
 mod signal;
 mod transition;
 
 // Calls that a user makes from outside a step.
 mod admin;
 mod audit;
-mod client;
 mod log;
-mod operate;
+mod pool;
 mod settings;
 mod timetable;
+mod transaction;
 
 // The modules of the engine. They contain no SQL.
 mod codec;
-mod engine;
 mod unknown;
 mod wake;
+
+// The values that the store reads rows into.
+mod model;
 
 // The store. This module contains all SQL of the crate.
 mod store;
 
-#[cfg(feature = "testing")]
-mod testing;
-
-#[cfg(feature = "testing")]
-pub use testing::{DrainStats, Lab, LabDatabase};
-
-pub use admin::{Projections, RunRequest, RunsRequest};
-pub use audit::{Audit, AuditEntry};
-pub use calendar::{Cycle, Due, MisfirePolicy, Occurrence, Period};
-pub use children::{Child, ChildrenCounts, ChildrenPage};
-pub use client::{Client, Enqueue, Enqueued, Settled};
+pub use client::{handle::Client, outgoing_signal::signal_to};
 pub use context::Context;
-pub use engine::{Engine, EngineBuilder, Has, Health, InstanceFailure, RunningEngine};
-pub use error::{Error, Failure, OrFatal, StepError, fatal, postpone};
-pub use event::{Event, EventRow, Events, Record, RecordAll, Recorded};
-pub use history::HistoryPolicy;
-pub use id::{Id, Queue, Status};
-pub use jiff::Timestamp;
-pub use job::{Job, Run};
-pub use lane::{Lane, LaneKey};
-pub use log::{Log, TrimLog};
-pub use machine::{Data, Machine, Stored, shape, variant_names};
-pub use new_instance::{IntoNewInstance, NewInstance};
-pub use operate::{Operate, UntypedAddress, UntypedInstance};
+pub use engine::start::Engine;
+pub use error::{Error, OrFatal, StepError, fatal, postpone};
+pub use event::Event;
+pub use id::{Id, Queue};
+pub use job::Job;
+pub use lane::Lane;
+pub use machine::definition::Machine;
+pub use new_instance::NewInstance;
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
-pub use projection::{Digest, OnVersionChange, PoisonPolicy, Projection, ProjectionContext};
-pub use send_signal::{
-    Delivery, OutgoingSignal, SendSignal, SignalAll, SignalOrStart, SignalOrStarted, signal_to,
-};
-pub use settings::{Retention, Settings};
-pub use signal::{Address, KeyScope, ReceivedSignal, Signal, Signals};
-pub use store::{
-    audit::AuditRecord,
-    doctor::{Snapshot, TableInfo},
-    explain::{Blocker, Explanation, PendingChild, Relations},
-    family::{ChildInfo, Children, InboxSignal},
-    flow::Edge,
-    history::{HistoryCursor, HistoryEntry},
-    inspect::{Count, Filter, Inspect, Instance, NoWorkerFor, QueueInfo, WorkerInfo},
-    keyed::{KeyFilter, LaneInfo, LanePage, PartitionInfo},
-    migrate::{MigrationStatus, Migrations},
-    oversight::ScopeFilter,
-    pool::Pool,
-    pulse::{Arrived, Backlog, Estimate, FailureGroup, Finished},
-    runs::{ProjectionRun, RunKind},
-    scopes::{ProjectionFailure, ProjectionInfo},
-    search::{Page, Search, SearchHit},
-    step_tx::StepTx,
-    target::DEFAULT_SCHEMA,
-    tx::{Transaction, Tx},
-};
-pub use timetable::{
-    Findings, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerCursor, TimerFilter, TimerInfo,
-    TimerPage, TimerSelection, Timers,
-};
-pub use transition::{
-    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, fail, next, retry_after, sleep,
-    sleep_until, spawn, wait_for,
-};
+pub use pool::Pool;
+pub use settings::Settings;
+pub use signal::{Address, KeyScope, Signal};
+pub use transition::{Outcome, Transition, done, fail, next, retry_after, sleep, spawn, wait_for};
 
 /// Compiles and runs the programs of the guides together with the documentation tests.
 #[cfg(doctest)]
 mod guides {
-    #[doc = include_str!("../../../docs/guide/children.md")]
+    #[doc = include_str!("../docs/workspace.md")]
+    mod workspace {}
+    #[doc = include_str!("../docs/guide/children.md")]
     mod children {}
-    #[doc = include_str!("../../../docs/guide/jobs.md")]
+    #[doc = include_str!("../docs/guide/jobs.md")]
     mod jobs {}
-    #[doc = include_str!("../../../docs/guide/lanes.md")]
+    #[doc = include_str!("../docs/guide/lanes.md")]
     mod lanes {}
-    #[doc = include_str!("../../../docs/guide/machines.md")]
+    #[doc = include_str!("../docs/guide/machines.md")]
     mod machines {}
-    #[doc = include_str!("../../../docs/guide/operating.md")]
+    #[doc = include_str!("../docs/guide/operating.md")]
     mod operating {}
-    #[doc = include_str!("../../../docs/guide/projections.md")]
+    #[doc = include_str!("../docs/guide/projections.md")]
     mod projections {}
-    #[doc = include_str!("../../../docs/guide/signals.md")]
+    #[doc = include_str!("../docs/guide/signals.md")]
     mod signals {}
-    #[doc = include_str!("../../../docs/guide/testing.md")]
+    #[doc = include_str!("../docs/guide/testing.md")]
     mod testing {}
-    #[doc = include_str!("../../../docs/guide/timers.md")]
+    #[doc = include_str!("../docs/guide/timers.md")]
     mod timers {}
-    #[doc = include_str!("../../../docs/guide/transactions.md")]
+    #[doc = include_str!("../docs/guide/transactions.md")]
     mod transactions {}
-    #[doc = include_str!("../../../docs/guide/upgrading.md")]
+    #[doc = include_str!("../docs/guide/upgrading.md")]
     mod upgrading {}
+    #[doc = include_str!("../docs/guide/deploying.md")]
+    mod deploying {}
+    #[doc = include_str!("../docs/guide/from-dbos.md")]
+    mod from_dbos {}
+    #[doc = include_str!("../docs/guide/from-oban.md")]
+    mod from_oban {}
+    #[doc = include_str!("../docs/guide/from-river.md")]
+    mod from_river {}
+    #[doc = include_str!("../docs/guide/from-temporal.md")]
+    mod from_temporal {}
+    #[doc = include_str!("../docs/guide/getting-started.md")]
+    mod getting_started {}
 }

@@ -5,13 +5,14 @@ use std::{future::Future, pin::Pin, time::Duration};
 use crate::{
     codec,
     error::Error,
-    event::{Event, EventRow, Events, Recorded},
+    event::{Event, Events, Recorded},
     id::{Id, NAME_BYTES_MAX},
+    model::{event::EventRow, page_size},
+    pool::Pool,
     store::{
         connection::Connection,
         events::{self, Trim, Which},
         fault::Fault,
-        pool::Pool,
         projections,
     },
 };
@@ -22,7 +23,8 @@ const PAGE_MAX: usize = 10_000;
 const TRIM_BATCH: i32 = 5_000;
 
 /// The event logs of all tenants: `client.events().of_tenant("acme", 0, 100)`. To read the next
-/// page, pass the position of the last event as `after`.
+/// page, pass the position of the last event as `after`. A page has at most `limit` entries, up to
+/// 10,000; 0 means 50.
 #[derive(Debug, Clone)]
 pub struct Log {
     pool: Pool,
@@ -114,7 +116,7 @@ impl Log {
     ) -> Result<Vec<(String, i64)>, Error> {
         let after = after.map(str::to_owned);
         let act = move |connection: std::rc::Rc<Connection>| async move {
-            events::tenants(&connection, after.as_deref(), page(limit)).await
+            events::tenants(&connection, after.as_deref(), page_size(limit, PAGE_MAX)).await
         };
         self.call("list the logs", act).await
     }
@@ -132,7 +134,7 @@ impl Log {
         };
         let placed = self.call("assign positions to events", act).await?;
         self.pool
-            .inner
+            .connections
             .log
             .wake_readers(placed.iter().map(|(tenant, _)| tenant.as_str()));
         Ok(placed.iter().map(|(_, count)| count).sum())
@@ -142,8 +144,8 @@ impl Log {
     /// never deletes the last event, nor an event that a projection or a run of the tenant has not
     /// read yet, unless [`force`](TrimLog::force) is set. If a projection has scopes only for other
     /// tenants, it counts as a projection that has not read any event of this log. Returns the
-    /// number of deleted events. Deleted events cannot be replayed: a rebuild of a trimmed log
-    /// halts.
+    /// number of deleted events. Deleted events cannot be applied again: a rebuild, a replay
+    /// or a verification that needs them fails and leaves the rows unchanged.
     ///
     /// # Errors
     /// The tenant's name is invalid, or the database is unreachable.
@@ -190,7 +192,7 @@ impl Log {
 
     async fn page(&self, which: Which, after: i64, limit: usize) -> Result<Vec<EventRow>, Error> {
         let act = move |connection: std::rc::Rc<Connection>| async move {
-            events::read(&connection, &which, after, page(limit)).await
+            events::read(&connection, &which, after, page_size(limit, PAGE_MAX)).await
         };
         self.call("read a log", act).await
     }
@@ -202,14 +204,11 @@ impl Log {
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
         self.pool
+            .connections
             .apart(act)
             .await?
             .map_err(|fault| fault.into_error(doing))
     }
-}
-
-fn page(limit: usize) -> i32 {
-    i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(i32::MAX)
 }
 
 fn named(tenant: &str) -> Result<String, Error> {
@@ -251,7 +250,7 @@ pub struct TrimLog<'l> {
 
 impl TrimLog<'_> {
     /// Lets the trim delete events that projections have not read yet, too. A projection that still
-    /// needs a deleted event halts.
+    /// needs a deleted event fails.
     pub fn force(mut self) -> Self {
         self.force = true;
         self

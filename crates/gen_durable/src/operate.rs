@@ -2,6 +2,14 @@
 //! signal`, `cancel`, `enqueue`, `retry`.
 
 mod lanes;
+mod request;
+
+pub use request::{CancelRequest, RetryRequest, SignalRequest};
+
+pub use crate::{
+    audit::Audit,
+    model::audit::{AuditEntry, AuditRecord},
+};
 
 use std::{fmt, time::Duration};
 
@@ -9,19 +17,16 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::{
+    client::Enqueued,
     codec,
-    error::{Error, Kind, storable},
-    id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue, Status},
+    error::{Error, ErrorKind},
+    id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue},
     new_instance::KEY_BYTES_MAX,
-    send_signal::delivered,
+    pool::Pool,
     signal::{Address, KeyScope},
     store::{
-        enqueue::Inserted,
-        fault::Fault,
-        inspect,
         operate::{self, Entry},
-        pool::Pool,
-        signal::{self, Answer, SignalTarget},
+        signal::SignalTarget,
     },
     wake::Hint,
 };
@@ -39,6 +44,7 @@ pub struct Operate {
 }
 
 /// A new instance, described by the names and JSON texts in its row.
+#[must_use = "an instance does nothing until it is enqueued"]
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UntypedInstance {
@@ -59,9 +65,9 @@ pub struct UntypedInstance {
     /// The tenant of the new instance.
     pub tenant: String,
     /// The delay until the first step of the new instance may run.
-    pub after: Duration,
+    pub delay: Duration,
     /// The time before which the first step of the new instance does not run.
-    pub at: Option<Timestamp>,
+    pub due_at: Option<Timestamp>,
     /// The key of the instance.
     pub key: Option<String>,
     /// How long the instance occupies its key.
@@ -90,8 +96,8 @@ impl UntypedInstance {
             queue: Queue::DEFAULT.name().to_owned(),
             priority: 0,
             tenant: String::new(),
-            after: Duration::ZERO,
-            at: None,
+            delay: Duration::ZERO,
+            due_at: None,
             key: None,
             scope: KeyScope::Live,
             lane: None,
@@ -107,72 +113,34 @@ impl Operate {
         Operate { pool }
     }
 
-    /// Sends a signal with a JSON payload. Returns whether the signal is new to its target.
-    ///
-    /// # Errors
-    /// The target does not exist or has settled, its inbox is full, or the payload is not valid
-    /// JSON.
-    pub async fn signal(
-        &self,
-        to: UntypedAddress,
-        name: &str,
-        payload: &str,
-        once: Option<&str>,
-    ) -> Result<bool, Error> {
-        named("a signal's name", name, NAME_BYTES_MAX)?;
-        let payload = self.json("the signal", payload)?;
-        if let Some(once) = once {
-            named("a dedup key", once, KEY_BYTES_MAX)?;
-        }
-        let (to, called, once) = (target(to)?, name.to_owned(), once.map(str::to_owned));
-        let answer = self
-            .pool
-            .apart(move |connection| async move {
-                operate::deliver(&connection, &to, &called, payload.get(), once.as_deref()).await
-            })
-            .await?;
-        self.pool.wakes().iter().for_each(|wake| wake.wake());
-        delivered(answer, name)
-    }
-
-    /// Cancels an instance, and with `subtree` all of its unsettled descendants. Returns whether
-    /// the cancel came in time: `false` if the instance had already settled.
-    ///
-    /// # Errors
-    /// The instance does not exist, or the database is unreachable.
-    pub async fn cancel(
-        &self,
-        to: UntypedAddress,
-        why: &str,
-        subtree: bool,
-    ) -> Result<bool, Error> {
-        let called = format!("{to:?}");
-        let (to, why) = (target(to)?, storable(why));
-        let answer = self
-            .pool
-            .apart(move |connection| async move {
-                signal::cancel(&connection, &to, &why, subtree).await
-            })
-            .await?
-            .map_err(|fault| fault.into_error("cancel an instance"))?;
-        self.pool.wakes().iter().for_each(|wake| wake.doubt());
-        match answer {
-            Answer::Done => Ok(true),
-            Answer::NoTarget => Err(Error::new(
-                Kind::NoTarget,
-                format!("cannot cancel {called}: no such instance"),
-            )),
-            _ => Ok(false),
+    /// Sends a signal with a JSON payload: `operate.signal(to, "paid", "5").once("evt-7").await?`
+    /// returns [`Delivery::Delivered`](crate::client::Delivery::Delivered), or `Duplicate` if the
+    /// target has received a signal with the same dedup key. The request fails if the target does
+    /// not exist or has settled, if its inbox is full, or if the payload is not valid JSON.
+    pub fn signal(&self, to: UntypedAddress, name: &str, payload: &str) -> SignalRequest {
+        SignalRequest {
+            operate: self.clone(),
+            to,
+            name: name.to_owned(),
+            payload: payload.to_owned(),
+            once: None,
         }
     }
 
-    /// Enqueues an instance. Returns the id and `true` for a new instance, or `false` with the id
-    /// of the existing instance that holds its key.
+    /// Cancels an instance, and with [`subtree`](CancelRequest::subtree) all of its unsettled
+    /// descendants. Awaited, it returns whether the cancel came in time: `false` if the instance
+    /// had already settled. The request fails if the instance does not exist, or if the database is
+    /// unreachable.
+    pub fn cancel(&self, to: UntypedAddress, why: &str) -> CancelRequest {
+        CancelRequest::new(self.pool.clone(), to, None, why)
+    }
+
+    /// Enqueues an instance. Returns its id, or the id of the existing instance that holds its key.
     ///
     /// # Errors
     /// A name or a JSON text is invalid, an instance of another machine holds the key, or the
     /// database is unreachable.
-    pub async fn enqueue(&self, new: UntypedInstance) -> Result<(i64, bool), Error> {
+    pub async fn enqueue(&self, new: UntypedInstance) -> Result<Enqueued<()>, Error> {
         named("a machine's name", &new.machine, NAME_BYTES_MAX)?;
         named("a step's name", &new.step, NAME_BYTES_MAX)?;
         named("a queue's name", &new.queue, QUEUE_NAME_BYTES_MAX)?;
@@ -195,108 +163,55 @@ impl Operate {
         let entry = Entry {
             data: new
                 .data
-                .map(|data| self.json("the step's data", &data))
+                .map(|data| json(&self.pool, "the step's data", &data))
                 .transpose()?,
-            state: self.json("the state", &new.state)?,
+            state: json(&self.pool, "the state", &new.state)?,
             machine: new.machine,
             version: new.version,
             step: new.step,
             queue: new.queue,
             priority: new.priority,
             tenant: new.tenant,
-            at: new.at,
-            delay: codec::delay_seconds(new.after),
+            at: new.due_at,
+            delay: codec::delay_seconds(new.delay),
             key: new.key,
             scope: new.scope.name(),
             lane: new.lane,
             lane_blocks: new.lane_blocks,
             partition: new.partition,
         };
-        let Inserted {
-            id,
-            is_new,
-            eligible_at,
-        } = self
+        let inserted = self
             .pool
+            .connections
             .apart(move |connection| async move { operate::enqueue(&connection, &entry).await })
             .await?
             .map_err(|fault| fault.into_error("enqueue"))?
             .ok_or_else(|| Error::broken("the enqueue returned no row"))?;
-        self.hint(queue, priority, eligible_at);
-        Ok((id, is_new))
+        self.hint(queue, priority, inserted.eligible_at);
+        Ok(Enqueued::of(inserted))
     }
 
     /// Runs a failed, cancelled or stuck instance again at once: from its current step, or from
-    /// another step with its data (JSON). Its attempts restart at zero. A retry from the current
-    /// step has the same idempotency key as the failed run.
+    /// another step with its data: `operate.retry(42).at_step("charge").with_data("{}").await?`.
+    /// Its attempts restart at zero. A retry from the current step has the same idempotency key as
+    /// the failed run.
     ///
     /// An instance that had settled does not count again in the join of its parent, which has
     /// already counted it. Unconsumed signals are still in the inbox.
     ///
-    /// # Errors
-    /// The instance does not exist, has another status, or its step still runs after a cancel; or
-    /// another instance holds its key by now.
-    pub async fn retry(&self, id: i64, step: Option<(&str, Option<&str>)>) -> Result<(), Error> {
-        let (mut name, mut data) = (None, None);
-        if let Some((step, with)) = step {
-            named("a step's name", step, NAME_BYTES_MAX)?;
-            name = Some(step.to_owned());
-            data = with
-                .map(|data| self.json("the step's data", data))
-                .transpose()?;
+    /// The request fails if the instance does not exist, has another status, or its step still runs
+    /// after a cancel; or if another instance holds its key by now.
+    pub fn retry(&self, id: i64) -> RetryRequest {
+        RetryRequest {
+            operate: self.clone(),
+            id,
+            step: None,
+            data: None,
         }
-        let again: Result<_, Fault> = self
-            .pool
-            .apart(move |connection| async move {
-                let data = data.as_deref().map(RawValue::get);
-                let again = operate::retry(&connection, id, name.as_deref(), data).await?;
-                // Reads the row of the instance only to explain why the database rejected the
-                // retry.
-                let row = if again.is_none() {
-                    inspect::one(&connection, id).await?
-                } else {
-                    None
-                };
-                Ok((again, row))
-            })
-            .await?;
-        match again {
-            Ok((Some((queue, priority, from)), _)) => {
-                self.hint(queue, priority, from);
-                Ok(())
-            }
-            Ok((None, None)) => Err(Error::new(
-                Kind::NotFound,
-                format!("there is no instance {id}"),
-            )),
-            Ok((None, Some(row))) if row.locked_by.is_some() && row.status == Status::Cancelled => {
-                Err(Error::invalid(format!(
-                    "instance {id} was cancelled and its step still runs: retry it after the step has ended or the lease of its worker has expired"
-                )))
-            }
-            Ok((None, Some(row))) => Err(Error::invalid(format!(
-                "instance {id} is {}: only a failed, cancelled or stuck instance can be retried",
-                row.status
-            ))),
-            Err(fault) if fault.is_taken_key() => Err(Error::invalid(format!(
-                "instance {id} cannot be retried: its key is taken by another instance ({})",
-                fault.message()
-            ))),
-            Err(fault) => Err(fault.into_error("retry an instance")),
-        }
-    }
-
-    /// Checks that the text is JSON that a row can store. The row stores the text unchanged.
-    fn json(&self, what: &str, text: &str) -> Result<Box<RawValue>, Error> {
-        let value: Box<RawValue> = serde_json::from_str(text)
-            .map_err(|error| Error::because(Kind::Invalid, format!("{what} is not JSON"), error))?;
-        codec::check_json(what, value.get(), self.pool.limits().payload_bytes_max)
-            .map_err(refused)?;
-        Ok(value)
     }
 
     fn hint(&self, queue: String, priority: i16, from: Timestamp) {
-        for wake in self.pool.wakes() {
+        for wake in self.pool.connections.wakes() {
             wake.hint(Hint {
                 queue: queue.clone(),
                 priority,
@@ -306,21 +221,39 @@ impl Operate {
     }
 }
 
-fn target(to: UntypedAddress) -> Result<SignalTarget, Error> {
+/// Checks that the text is JSON that a row can store. The row stores the text unchanged.
+fn json(pool: &Pool, what: &str, text: &str) -> Result<Box<RawValue>, Error> {
+    let value: Box<RawValue> = serde_json::from_str(text).map_err(|error| {
+        Error::because(ErrorKind::Invalid, format!("{what} is not JSON"), error)
+    })?;
+    codec::check_json(
+        what,
+        value.get(),
+        pool.connections.limits().payload_bytes_max,
+    )
+    .map_err(refused)?;
+    Ok(value)
+}
+
+/// Returns the target that an address names, as the store reads it.
+fn target<M>(to: Address<M>, machines: Option<Vec<&'static str>>) -> SignalTarget {
     let (id, key, tenant) = match to {
         Address::Id(id) => (Some(id.raw()), None, String::new()),
         Address::Key { key, tenant } => (None, Some(key), tenant),
     };
-    if let Some(key) = &key {
-        named("a key", key, KEY_BYTES_MAX)?;
-    }
-    codec::check_name("a tenant's name", &tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
-    Ok(SignalTarget {
+    SignalTarget {
         id,
         tenant,
         key,
-        machines: None,
-    })
+        machines,
+    }
+}
+
+fn check_target(to: &SignalTarget) -> Result<(), Error> {
+    if let Some(key) = &to.key {
+        named("a key", key, KEY_BYTES_MAX)?;
+    }
+    codec::check_name("a tenant's name", &to.tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)
 }
 
 fn named(what: &str, text: &str, bytes_max: usize) -> Result<(), Error> {

@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+use crate::{
+    context::Context,
+    failure::Failure,
+    machine::Machine,
+    transition::{Transition, fail, retry_after},
+};
+
 /// One second, for durations such as `2 * SECOND`.
 pub const SECOND: Duration = Duration::from_secs(1);
 /// One minute, for durations such as `2 * MINUTE`.
@@ -14,7 +21,8 @@ pub const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The policy for a failed step, as the default `handle` applies it, and the timeout of a step.
 ///
 /// If you implement `handle` yourself, only your `handle` decides about retries: no other limit
-/// applies to the number of failures.
+/// applies to the number of failures. Call [`apply`](Policy::apply) in it for the failures that the
+/// policy should decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Fails the instance after this many failures of a step (20). Retries that the step asked for
@@ -43,6 +51,18 @@ impl Policy {
         jitter_percent: 0,
         timeout: None,
     };
+
+    /// Returns the transition that this policy prescribes after a failed run of a step: `fail` with
+    /// the message of the failure if the failure is fatal or the attempts are used up, and
+    /// otherwise `retry_after` the backoff. The default [`handle`](Machine::handle) returns this
+    /// transition; a `handle` of your own can return it too.
+    pub fn apply<M: Machine>(&self, failure: &Failure, cx: &Context<'_, M>) -> Transition<M> {
+        if failure.fatal || failure.failures.saturating_add(1) >= self.attempts {
+            fail(failure.message.clone())
+        } else {
+            retry_after(self.delay_of(cx.id().raw(), failure.failures))
+        }
+    }
 
     /// Returns the pause after failure number `failures` (the first is 0), without jitter: it
     /// doubles each time, up to `backoff_max`.

@@ -1,19 +1,31 @@
 //! Projections: read models that are derived from the events of a tenant, stored in the host's own
 //! tables.
 
+pub use crate::{
+    admin::{ListFailures, Projections, RunRequest, RunsRequest},
+    event::Events,
+    log::{Log, TrimLog},
+    model::event::EventRow,
+    model::projection::{
+        Digest, FailureCursor, FailureState, ProjectionFailure, ProjectionInfo, ProjectionRun,
+        RunKind, RunStatus, Scope, ScopeCursor, ScopeFilter, ScopeHealth, ScopeStatus,
+    },
+};
+
 use std::fmt;
 
 use tokio_postgres::types::ToSql;
 
 use crate::{
     error::{Error, StepError},
-    event::{Events, Recorded},
+    event::Recorded,
     policy::Policy,
-    store::{projections, tx::Tx},
+    store::projections,
+    transaction::Tx,
 };
 
 /// A read model that is derived from the events of a tenant. Register it with
-/// [`EngineBuilder::project`](crate::EngineBuilder::project).
+/// [`EngineBuilder::project`](crate::engine::EngineBuilder::project).
 ///
 /// One transaction commits the writes of [`apply`](Projection::apply) through `cx.tx` for a batch
 /// of events, together with the new position of the scope. So each event counts exactly once, even
@@ -29,7 +41,7 @@ pub trait Projection: Send + Sync + 'static {
     /// Whether the key of the projection's rows includes
     /// [`cx.generation`](ProjectionContext::generation). Readers then call
     /// `<schema>.generation(tenant, projection)` to learn which generation to read. A worker can
-    /// rebuild such a projection in a shadow while readers use it, and can verify it.
+    /// do a shadow rebuild of such a projection while readers use it, and can verify it.
     const GENERATIONS: bool = false;
     /// The events that the projection reads.
     type Events: Events;
@@ -89,12 +101,12 @@ pub trait Projection: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PoisonPolicy {
-    /// The projection of this tenant halts until an operator [retries](crate::Projections::retry)
-    /// it.
+    /// The projection of this tenant halts until an operator
+    /// [retries](crate::projection::Projections::retry) it.
     #[default]
     Halt,
     /// The projection parks the event and continues with the next one. The event can be
-    /// [retried](crate::Projections::redrive) separately.
+    /// [retried](crate::projection::Projections::redrive) separately.
     Park,
 }
 
@@ -106,8 +118,8 @@ pub enum OnVersionChange {
     /// and an operator requests a rebuild.
     #[default]
     Offer,
-    /// The build requests a rebuild: in a shadow if the projection has generations, otherwise in
-    /// place.
+    /// The build requests a rebuild: a shadow rebuild if the projection has generations, otherwise
+    /// in place.
     Rebuild,
     /// The build continues with the rows as they are.
     Continue,
@@ -144,7 +156,7 @@ impl ProjectionContext<'_> {
         let bytes = bytes
             .try_into()
             .map_err(|_| Error::broken("a digest does not have 32 bytes"))?;
-        Ok(Digest(bytes))
+        Ok(Digest::from_bytes(bytes))
     }
 }
 
@@ -161,27 +173,5 @@ impl fmt::Debug for ProjectionContext<'_> {
             .field("generation", generation)
             .field("replaying", replaying)
             .finish_non_exhaustive()
-    }
-}
-
-/// A digest of rows: equal rows have equal digests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest([u8; 32]);
-
-impl Digest {
-    /// Creates a digest from bytes that the caller has computed.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
-        Digest(bytes)
-    }
-    /// Returns the bytes of the digest.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-/// Formats the digest in hexadecimal.
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }

@@ -50,19 +50,23 @@ pub struct Settings {
     pub lease: Duration,
     /// How often a worker renews its lease (20 s); at most a third of the lease.
     pub heartbeat: Duration,
-    /// How often an engine searches for expired workers, to release their claims (30 s).
+    /// How often an engine searches for expired workers, to release their claims (30 s). The first
+    /// of several equal workers does; the others do it four times less often.
     pub reap_every: Duration,
     /// How many worker crashes during the same step of an instance set the instance aside as stuck
     /// (3; at least 2, because the first crash shows only that the worker had claimed the instance
     /// at that time). An operator's retry resets the count.
     pub crashes_max: u16,
-    /// How often an engine polls for runnable instances while it finds some (6 ms).
+    /// How often an engine polls for runnable instances while it finds some (6 ms). Workers that
+    /// can claim the same instances share these polls: eight workers poll every 48 ms each, and no
+    /// worker polls less often than every 100 ms while it finds some.
     pub busy_poll: Duration,
     /// How often an engine polls for runnable instances after a minute without any (1 s).
     pub idle_poll: Duration,
-    /// How many steps of a queue run at once in this worker, unless the queue has its own limit
-    /// (100).
-    pub workers: usize,
+    /// How many steps of the queue `default` run at once in this process (100).
+    /// [`EngineBuilder::queue`](crate::engine::EngineBuilder::queue) sets the limit of another
+    /// queue.
+    pub concurrency: usize,
     /// The timeout of a step, unless its policy sets another one (5 minutes). A step that runs
     /// longer has failed.
     pub step_timeout: Duration,
@@ -77,15 +81,16 @@ pub struct Settings {
     /// How long engines keep done instances (1 day). `None` keeps them without limit. The retention
     /// also bounds a key with [`KeyScope::Ever`](crate::KeyScope::Ever): the key is free when an
     /// engine has deleted its instance.
-    /// [`EngineBuilder::queue_retention`](crate::EngineBuilder::queue_retention) sets the retention
-    /// of one queue.
+    /// [`EngineBuilder::queue_retention`](crate::engine::EngineBuilder::queue_retention) sets the
+    /// retention of one queue.
     pub retention: Option<Duration>,
     /// How long engines keep failed and cancelled instances (30 days). `None` keeps them without
     /// limit. Engines never delete stuck instances.
     pub failed_retention: Option<Duration>,
     /// How often an engine reads timers that other processes have set (1 s). If the process that
-    /// set a timer ends before the timer is due, the timer fires at most this much late.
-    pub timer_refill: Duration,
+    /// set a timer ends before the timer is due, the timer fires about this much late. Of workers
+    /// that can claim the same instances, one reads this often, and the others less often.
+    pub timer_refill_every: Duration,
     /// How many long overdue timers one process fires per second, for example after an outage
     /// (1,000). Ten processes fire ten times as many. Timers that become due in that time still
     /// fire on time.
@@ -96,7 +101,8 @@ pub struct Settings {
     /// How long an instance remembers the key of a consumed `once` signal (30 days). `None` means
     /// for its whole life.
     pub dedup_retention: Option<Duration>,
-    /// How often an engine deletes settled instances past their retention (1 minute).
+    /// How often an engine deletes settled instances past their retention (1 minute). The first of
+    /// several equal workers does; the others do it four times less often.
     pub collect_every: Duration,
     /// How often an engine retries stuck rows that another build could not decode (1 minute). The
     /// first retry is at the start of the engine.
@@ -110,7 +116,7 @@ pub struct Settings {
     pub transactions: usize,
     /// How many scopes (a projection of one tenant) this worker processes at once (2). Each scope
     /// uses a connection while a worker processes it.
-    pub projectors: usize,
+    pub projection_concurrency: usize,
     /// The largest number of events that one call of a projection receives (500).
     pub projection_batch: usize,
     /// How long engines keep events after every projection of their tenant has read them. `None`,
@@ -135,13 +141,13 @@ impl Default for Settings {
             crashes_max: 3,
             busy_poll: Duration::from_millis(6),
             idle_poll: SECOND,
-            workers: 100,
+            concurrency: 100,
             step_timeout: 5 * MINUTE,
             statement_timeout: 30 * SECOND,
             drain_timeout: 20 * SECOND,
             retention: Some(DAY),
             failed_retention: Some(30 * DAY),
-            timer_refill: SECOND,
+            timer_refill_every: SECOND,
             overdue_per_second: 1_000,
             timer_retention: Some(30 * DAY),
             dedup_retention: Some(30 * DAY),
@@ -149,7 +155,7 @@ impl Default for Settings {
             stuck_retry_every: MINUTE,
             payload_bytes_max: 1024 * 1024,
             transactions: crate::store::pool::TRANSACTIONS,
-            projectors: 2,
+            projection_concurrency: 2,
             projection_batch: 500,
             event_retention: None,
             run_ahead_steps: 100,
@@ -161,8 +167,8 @@ impl Default for Settings {
 
 impl Settings {
     /// Returns the age after which a claim counts as lost, if the row names this worker and the
-    /// worker does not know the claim: the response to the pick did not arrive. By this age every
-    /// pick has either returned or timed out.
+    /// worker does not know the claim: the response to the pick or commit that made it did not
+    /// arrive. By this age every such statement has either returned or timed out.
     pub(crate) fn orphan_after(&self) -> Duration {
         self.statement_timeout + self.statement_timeout / 4
     }
@@ -190,7 +196,7 @@ impl Settings {
             self.drain_timeout,
             self.collect_every,
             self.stuck_retry_every,
-            self.timer_refill,
+            self.timer_refill_every,
             self.statement_timeout,
             self.run_ahead_for,
         ];
@@ -221,9 +227,9 @@ impl Settings {
         if self.stuck_retry_every.is_zero() {
             return wrong("stuck_retry_every must be greater than zero");
         }
-        if self.timer_refill.is_zero() || self.overdue_per_second == 0 {
+        if self.timer_refill_every.is_zero() || self.overdue_per_second == 0 {
             return wrong(
-                "timer_refill must be greater than zero and overdue_per_second at least 1, otherwise timers of ended processes never fire",
+                "timer_refill_every must be greater than zero and overdue_per_second at least 1, otherwise timers of ended processes never fire",
             );
         }
         if self.statement_timeout.is_zero() {
@@ -231,15 +237,18 @@ impl Settings {
                 "statement_timeout must be greater than zero, otherwise every statement times out",
             );
         }
-        if self.workers == 0 {
-            return wrong("workers must be at least 1");
+        if self.concurrency == 0 {
+            return wrong("concurrency must be at least 1");
         }
         if self.payload_bytes_max == 0 || self.payload_bytes_max > 256 * 1024 * 1024 {
             return wrong("payload_bytes_max must be between 1 byte and 256 MiB");
         }
-        if self.projectors == 0 || self.projection_batch == 0 || self.projection_batch > 100_000 {
+        if self.projection_concurrency == 0
+            || self.projection_batch == 0
+            || self.projection_batch > 100_000
+        {
             return wrong(
-                "projectors must be at least 1, and projection_batch between 1 and 100,000",
+                "projection_concurrency must be at least 1, and projection_batch between 1 and 100,000",
             );
         }
         if self.transactions == 0 {

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::{
-    error::{Error, Kind},
+    error::{Error, ErrorKind},
     id::Id,
     machine::{Data, Machine},
 };
@@ -48,6 +48,7 @@ signals!(A, B, C, D, E, F);
 
 /// The target of a call: an instance by its id, or the instance that holds a key at the time of the
 /// call.
+#[must_use = "an address does nothing until it is passed to a call"]
 pub enum Address<M: ?Sized> {
     /// The instance with this id.
     Id(Id<M>),
@@ -61,6 +62,14 @@ pub enum Address<M: ?Sized> {
 }
 
 impl<M: ?Sized> Address<M> {
+    /// Creates the address of the instance that holds this key, without a tenant.
+    pub fn keyed(key: impl fmt::Display) -> Address<M> {
+        Address::Key {
+            key: key.to_string(),
+            tenant: String::new(),
+        }
+    }
+
     /// Sets the tenant in which a call searches for the key. It has no effect on an address by id.
     pub fn of(self, tenant: impl fmt::Display) -> Address<M> {
         match self {
@@ -134,13 +143,14 @@ impl ReceivedSignal {
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_str(&self.payload).map_err(|error| {
             let message = format!("the signal {} ({}) cannot be decoded", self.id, self.name);
-            Error::because(Kind::Invalid, message, error)
+            Error::because(ErrorKind::Invalid, message, error)
         })
     }
 }
 
 /// How long an instance occupies its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum KeyScope {
     /// The instance occupies its key until it has settled; then the key is free.
     #[default]

@@ -4,11 +4,12 @@
 mod commit;
 mod database;
 mod drain_stats;
+mod read;
+mod run;
 mod timers;
 
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     fmt,
     ops::Deref,
     sync::{
@@ -25,28 +26,23 @@ pub use drain_stats::DrainStats;
 
 use crate::{
     client::Client,
-    codec,
     engine::{
         Has,
-        execute::{Decision, Environment},
         projector::{self, Projector, Reader},
         registry::Registry,
-        schedules::Schedules,
-        watch::Watch,
+        schedules::RegisteredSchedules,
     },
-    error::Failure,
-    id::{Id, Status},
     machine::Machine,
+    model::projection::ScopeFilter,
+    pool::Pool,
     projection::Projection,
     settings::Settings,
     store::{
         fault::Fault,
-        inspect::{self, Instance},
-        lab, lane,
+        inspect, lab, lane,
         lease::{self, Worker},
-        oversight::ScopeFilter,
         pick::{self, Mark, Wanted},
-        pool::{Pool, Route},
+        pool::Route,
         row::Claimed,
     },
 };
@@ -56,9 +52,6 @@ const DRAIN_BATCH: usize = 100;
 /// The largest number of steps that one call of `Lab::drain` runs, so that the call ends even if an
 /// instance never settles.
 const DRAIN_STEPS_MAX: u32 = 1_000_000;
-
-/// How often a lab checks for cancels, if the running step uses `Context::cancelled`.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 static LABS: AtomicU64 = AtomicU64::new(0);
 
@@ -70,15 +63,15 @@ static LABS: AtomicU64 = AtomicU64::new(0);
 /// The methods of a lab panic on errors, as `unwrap` in a test does.
 ///
 /// ```
-/// # use gen_durable::{Context, Job, Lab, SECOND, StepError};
+/// # use gen_durable::{Context, Job, SECOND, StepError, testing::Lab};
 /// # #[derive(serde::Serialize, serde::Deserialize)] struct Flaky;
 /// impl Job for Flaky {
 ///     const NAME: &'static str = "flaky";
 ///     type App = ();
 ///     type Output = u32;
 ///     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u32, StepError> {
-///         if cx.attempt == 0 { Err("not yet")? }
-///         Ok(cx.attempt)
+///         if cx.attempt() == 0 { Err("not yet")? }
+///         Ok(cx.attempt())
 ///     }
 /// }
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -97,7 +90,7 @@ pub struct Lab<App> {
     /// pool.
     owner: Pool,
     registry: Registry,
-    schedules: Schedules,
+    schedules: RegisteredSchedules,
     /// Set when the lab has registered its schedules in the database, which it does on first use.
     registered: tokio::sync::OnceCell<()>,
     readers: Vec<Arc<dyn Reader>>,
@@ -125,7 +118,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     ///
     /// # Examples
     /// ```
-    /// # use gen_durable::Lab;
+    /// # use gen_durable::testing::Lab;
     /// # struct App { url: String }
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     /// # runtime.unwrap().block_on(async {
@@ -143,6 +136,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let app = make(&database).await;
         let (owner, url) = (database.owner, database.server_url);
         let asked = owner
+            .connections
             .call(|connection| async move { inspect::server(&connection).await })
             .await;
         let server = asked
@@ -166,7 +160,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             client: Client::new(pool),
             owner,
             registry: Registry::default(),
-            schedules: Schedules::default(),
+            schedules: RegisteredSchedules::default(),
             registered: tokio::sync::OnceCell::new(),
             readers: Vec::new(),
             settings: Settings::default(),
@@ -280,7 +274,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             )
             .await;
         failures
-            .unwrap_or_else(|error| panic!("{error}"))
+            .unwrap_or_else(|error| panic!("{error:#}"))
             .len()
             .try_into()
             .unwrap_or(u32::MAX)
@@ -364,7 +358,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             drop(self.run(&row).await);
         }
         self.call(move |connection| async move {
-            lease::renew(&connection, &crashed, -1.0).await?;
+            lease::renew(&connection, &crashed, -1.0, false).await?;
             lease::reap(&connection, &crashed.id, 1, i16::MAX).await?;
             lease::release_expired(&connection, &crashed.id, 1).await?;
             lease::delete_expired_worker(&connection, &crashed.id).await
@@ -372,65 +366,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
         .await;
     }
 
-    /// Returns the current step of an instance.
-    ///
-    /// # Panics
-    /// The instance does not exist, or its step cannot be decoded.
-    pub async fn step_of<M: Machine>(&self, id: Id<M>) -> M::Step {
-        let row = self.row_of(id).await;
-        codec::decode_step(&row.step, row.data.as_deref()).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// Returns the state of an instance.
-    ///
-    /// # Panics
-    /// The instance does not exist, or its state cannot be decoded.
-    #[allow(clippy::expect_used)]
-    pub async fn state_of<M: Machine>(&self, id: Id<M>) -> M {
-        serde_json::from_str(&self.row_of(id).await.state).expect("the state cannot be decoded")
-    }
-
-    /// Returns the status of an instance.
-    ///
-    /// # Panics
-    /// The instance does not exist.
-    pub async fn status_of<M>(&self, id: Id<M>) -> Status {
-        self.row_of(id).await.status
-    }
-
-    /// Returns the result of an instance; `None` if it has not settled.
-    ///
-    /// # Panics
-    /// The instance does not exist, or its result cannot be decoded.
-    #[allow(clippy::expect_used)]
-    pub async fn result_of<M: Machine>(&self, id: Id<M>) -> Option<Result<M::Output, Failure>> {
-        self.client
-            .settled(id, Duration::ZERO)
-            .await
-            .expect("the instance cannot be read")
-            .map(|settled| settled.result)
-    }
-
-    /// Returns the whole row of an instance.
-    ///
-    /// # Panics
-    /// The instance does not exist.
-    #[allow(clippy::expect_used)]
-    pub async fn row_of<M>(&self, id: Id<M>) -> Instance {
-        self.client
-            .inspect()
-            .show(id.raw())
-            .await
-            .expect("the instance cannot be read")
-            .expect("there is no such instance")
-    }
-
     /// Returns the pool of the schema's owner, for a test with its own SQL.
     pub fn owner(&self) -> &Pool {
         &self.owner
     }
 
-    /// Returns the URL of the lab's database, for a worker process that a test starts.
+    /// Returns the URL of the lab's database, for a worker process that a test starts. It does not
+    /// set the search path: for the tables of an app, use [`LabDatabase::url`].
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -438,7 +380,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Returns the number of statements sent through this lab's pools so far, by the name of the
     /// SQL file of each statement: for a test of the cost of a call.
     pub fn statements(&self) -> BTreeMap<&'static str, u64> {
-        self.client.pool().inner.target.sent()
+        self.client.pool().connections.target.sent()
     }
 
     async fn claim(&self, worker: &Worker, limit: usize) -> Vec<Claimed> {
@@ -449,7 +391,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .inspect()
             .queues()
             .await
-            .unwrap_or_else(|error| panic!("{error}"));
+            .unwrap_or_else(|error| panic!("{error:#}"));
         let (worker, steps) = (worker.clone(), self.registry.steps());
         self.call(move |connection| async move {
             let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
@@ -465,7 +407,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
                     .map(|(_, priority)| (*priority, Mark::START));
                 wanted.add(name, limit, ranges);
             }
-            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0)
+            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0, false)
                 .await?
                 .rows;
             // The pick requested up to `limit` instances of each queue. Releases the claims of the
@@ -480,48 +422,6 @@ impl<App: Send + Sync + 'static> Lab<App> {
         .await
     }
 
-    async fn run(&self, row: &Claimed) -> Decision {
-        if self.twice {
-            drop(self.run_again(row, None).await);
-        }
-        self.run_again(row, None).await
-    }
-
-    /// Runs the step of a claimed instance and returns the step result. If `poison` has a failure,
-    /// runs only the machine's handler, with this failure.
-    async fn run_again(&self, row: &Claimed, poison: Option<Failure>) -> Decision {
-        let row = Arc::new(row.clone());
-        let environment = Arc::new(Environment::new(
-            self.client.pool().clone(),
-            self.installation.clone(),
-            &self.settings,
-        ));
-        let Some(kind) = self.registry.find(&row.machine, row.machine_version) else {
-            panic!(
-                "{} v{} was claimed and is not registered",
-                row.machine, row.machine_version
-            );
-        };
-        let runs = kind.clone().run(row, poison, environment.clone());
-        tokio::select! {
-            decision = runs => decision,
-            never = self.watch(&environment.watch) => match never {},
-        }
-    }
-
-    /// Checks at intervals whether a caller has cancelled the instance of a running step, if the
-    /// step uses `Context::cancelled`.
-    async fn watch(&self, watch: &Arc<Watch>) -> Infallible {
-        loop {
-            tokio::time::sleep(WATCH_EVERY).await;
-            if !watch.is_empty() {
-                let watch = watch.clone();
-                self.call(move |connection| async move { watch.look(&connection).await })
-                    .await;
-            }
-        }
-    }
-
     async fn call<T, F, Fut>(&self, act: F) -> T
     where
         T: Send + 'static,
@@ -531,9 +431,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let done = self
             .client
             .pool()
+            .connections
             .call(act)
             .await
-            .unwrap_or_else(|error| panic!("{error}"));
+            .unwrap_or_else(|error| panic!("{error:#}"));
         done.unwrap_or_else(|fault| panic!("{fault:?}"))
     }
 
@@ -545,9 +446,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
     {
         let done = self
             .owner
+            .connections
             .call(act)
             .await
-            .unwrap_or_else(|error| panic!("{error}"));
+            .unwrap_or_else(|error| panic!("{error:#}"));
         done.unwrap_or_else(|fault| panic!("{fault:?}"))
     }
 }
@@ -572,8 +474,11 @@ impl<App> Drop for Lab<App> {
     fn drop(&mut self) {
         // Ignores errors of the statement that drops the schema of the lab: the end of the process
         // removes a private server with all of its schemas.
-        let _ = self.owner.post(Route::Apart, |connection| async move {
-            let _ = lab::drop_schema(&connection).await;
-        });
+        let _ = self
+            .owner
+            .connections
+            .post(Route::Apart, |connection| async move {
+                let _ = lab::drop_schema(&connection).await;
+            });
     }
 }

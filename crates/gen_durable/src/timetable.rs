@@ -4,20 +4,18 @@
 mod read;
 
 use jiff::Timestamp;
-use serde::Deserialize;
-
-pub use read::{Findings, TimerCursor, TimerFilter, TimerPage, TimerSelection};
 
 use crate::{
-    calendar::{Cycle, First},
+    calendar::{Cycle, First, MisfirePolicy},
     codec,
     engine::schedules::check_length,
-    error::{Error, Kind, storable},
+    error::{Error, ErrorKind, storable},
     id::NAME_BYTES_MAX,
+    inspect::Inspect,
+    model::schedule::{Forecast, ScheduleInfo, TimerFilter, TimerInfo, TimerSelection},
+    pool::Pool,
     store::{
         fault::Fault,
-        inspect::Inspect,
-        pool::Pool,
         schedule::{self, Known},
         timer,
     },
@@ -27,48 +25,6 @@ use crate::{
 /// How often a call retries its update of a schedule when another transaction changes the schedule
 /// at the same time.
 const TRIES_MAX: u32 = 10;
-
-/// A timer: a time at which a sleep or a wait ends, or a repeating timer or a schedule fires.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TimerInfo {
-    /// The kind of the timer: `sleep`, `deadline`, `repeat` (the repeating timer of a wait) or
-    /// `schedule`.
-    pub kind: String,
-    /// The number of a repeat or schedule timer: the argument of [`Timers::cancel`].
-    pub id: Option<i64>,
-    /// The time at which the timer or occurrence is due.
-    pub due_at: Timestamp,
-    /// The instance that sleeps or waits until the timer is due.
-    pub instance: Option<i64>,
-    /// The machine of the instance; for a repeat, the machine that it enqueues.
-    pub machine: String,
-    /// The name of the schedule.
-    pub schedule: Option<String>,
-    /// The cycle of a repeating timer or a schedule.
-    pub cycle: Option<String>,
-    /// The step that the instance runs at the due time.
-    pub step: Option<String>,
-    /// Whether the due time of the timer has passed.
-    pub overdue: bool,
-    /// Whether a live worker can fire the timer: a timer of a schedule needs a live worker that has
-    /// registered the schedule.
-    pub served: bool,
-    /// The database time at which the call read this row.
-    pub now: Timestamp,
-}
-
-/// The number of timers that become due in one part of a forecast.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Forecast {
-    /// The index of the part of the forecast, from 0.
-    pub part: usize,
-    /// The kind of the timers: `sleep`, `deadline`, `repeat` or `schedule`.
-    pub kind: String,
-    /// The number of timers of this kind that become due in this part of the forecast.
-    pub count: i64,
-}
 
 /// The timers: sleeps, deadlines, repeating timers and schedules.
 #[derive(Debug, Clone)]
@@ -81,8 +37,8 @@ impl Timers {
         Timers { pool }
     }
 
-    /// Returns the next timers of all kinds, overdue ones first; at most `limit`, and at most
-    /// 1,000.
+    /// Returns the next timers of all kinds, overdue ones first: at most `limit`, up to 1,000; 0
+    /// means 50.
     ///
     /// # Errors
     /// The database is unreachable.
@@ -90,7 +46,7 @@ impl Timers {
         self.list(limit, TimerSelection::All).await
     }
 
-    /// Returns the overdue timers.
+    /// Returns the overdue timers: at most `limit`, up to 1,000; 0 means 50.
     ///
     /// # Errors
     /// The database is unreachable.
@@ -130,6 +86,7 @@ impl Timers {
     pub async fn cancel(&self, id: i64) -> Result<bool, Error> {
         let outcome = self
             .pool
+            .connections
             .apart(move |connection| async move { timer::cancel(&connection, id).await })
             .await?
             .map_err(|fault| fault.into_error("cancel a timer"))?;
@@ -140,71 +97,11 @@ impl Timers {
                 "timer {id} is the next occurrence of a schedule: pause the schedule instead"
             ))),
             _ => Err(Error::new(
-                Kind::NotFound,
+                ErrorKind::NotFound,
                 format!("there is no timer {id}"),
             )),
         }
     }
-}
-
-/// A schedule with its current state.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct ScheduleInfo {
-    /// The name of the schedule.
-    pub name: String,
-    /// The cycle by which the schedule fires.
-    pub cycle: String,
-    /// The name of the policy for missed occurrences.
-    pub missed: String,
-    /// The cycle with which the code registers the schedule.
-    pub code_cycle: String,
-    /// The time at which an operator set the cycle, with the operator in `set_by`. `None`: the
-    /// cycle of the code is in force.
-    pub set_at: Option<Timestamp>,
-    #[allow(missing_docs)]
-    pub set_by: Option<String>,
-    /// The time at which an operator paused the schedule, with the operator in `paused_by`.
-    pub paused_at: Option<Timestamp>,
-    #[allow(missing_docs)]
-    pub paused_by: Option<String>,
-    /// The time since which the schedule has no further occurrence.
-    pub ended_at: Option<Timestamp>,
-    /// The error of the last occurrence, if it started no instance.
-    pub last_error: Option<String>,
-    /// Whether a live worker has registered the schedule. Without one, the schedule does not fire.
-    pub served: bool,
-    /// The hosts and process ids of up to ten live workers that have registered the schedule.
-    pub registered_by: Vec<(String, i32)>,
-    /// The time zone of the cycle's calendar. `None`: this build cannot parse the cycle.
-    pub zone: Option<String>,
-    /// The next occurrences of the schedule, up to five.
-    pub next: Vec<Timestamp>,
-    /// The last occurrences of the schedule that fired or were missed, up to five, the latest
-    /// first.
-    pub runs: Vec<ScheduleRun>,
-    /// The database time at which the call read this row.
-    pub now: Timestamp,
-}
-
-/// A past occurrence of a schedule.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[non_exhaustive]
-pub struct ScheduleRun {
-    /// The time at which the timer or occurrence is due.
-    pub due: Timestamp,
-    /// The state of the occurrence: `fired` or `missed`.
-    pub state: String,
-    /// The time at which a worker fired the occurrence or found that it was missed.
-    pub ended: Timestamp,
-    /// The instance that the occurrence started.
-    pub instance: Option<i64>,
-    /// The status of the instance that the occurrence started, if its row still exists.
-    pub status: Option<String>,
-    /// The number of missed occurrences that this occurrence replaced.
-    pub missed: u32,
-    /// Whether an operator requested this occurrence.
-    pub manual: bool,
 }
 
 /// The schedules: list, pause, resume, change, run.
@@ -244,6 +141,7 @@ impl Schedules {
         let (called, by) = (name.to_owned(), storable(by));
         let outcome = self
             .pool
+            .connections
             .apart(
                 move |connection| async move { schedule::pause(&connection, &called, &by).await },
             )
@@ -264,6 +162,7 @@ impl Schedules {
             let called = name.to_owned();
             let outcome = self
                 .pool
+                .connections
                 .apart(move |connection| async move {
                     let (now, known) = schedule::known(&connection, &called).await?;
                     let Some(known) = known else {
@@ -285,32 +184,30 @@ impl Schedules {
             }
         }
         Err(Error::new(
-            Kind::Away,
+            ErrorKind::Transient,
             format!("the schedule {name:?} was changed concurrently {TRIES_MAX} times: try again"),
         ))
     }
 
     /// Sets the cycle of a schedule. The cycle stays in force, even after engines restart, until
-    /// the cycle in the code changes; a paused schedule stays paused.
+    /// the cycle in the code changes; a paused schedule stays paused. [`Cycle::misfire`] sets the
+    /// policy for missed occurrences, too; a cycle without a policy keeps the current one. `by`
+    /// names the operator.
     ///
     /// # Errors
     /// The cycle is invalid, there is no such schedule, or the database is unreachable.
-    pub async fn set(
-        &self,
-        name: &str,
-        cycle: Cycle,
-        missed: Option<crate::MisfirePolicy>,
-        by: &str,
-    ) -> Result<(), Error> {
+    pub async fn set(&self, name: &str, cycle: Cycle, by: &str) -> Result<(), Error> {
         check(name)?;
         cycle.check().map_err(Error::invalid)?;
         check_length(&cycle)?;
         let (called, by) = (name.to_owned(), storable(by));
         let outcome = self
             .pool
+            .connections
             .apart(move |connection| async move {
                 let (now, _) = schedule::known(&connection, &called).await?;
-                let (text, missed) = (cycle.to_string(), missed.map(crate::MisfirePolicy::name));
+                let missed = cycle.explicit_missed_policy().map(MisfirePolicy::name);
+                let text = cycle.to_string();
                 schedule::set(
                     &connection,
                     &called,
@@ -338,6 +235,7 @@ impl Schedules {
         let called = name.to_owned();
         let timer = self
             .pool
+            .connections
             .apart(move |connection| async move { schedule::run(&connection, &called).await })
             .await?
             .map_err(|fault| fault.into_error("run a schedule"))?;
@@ -351,7 +249,7 @@ impl Schedules {
             TimerDue::After(std::time::Duration::ZERO, std::time::Instant::now()),
             TimerDue::At,
         );
-        self.pool.wakes().iter().for_each(|wake| {
+        self.pool.connections.wakes().iter().for_each(|wake| {
             wake.arm(NewTimer {
                 due,
                 is_timer: true,
@@ -383,7 +281,7 @@ fn changed(outcome: &str, name: &str) -> Result<bool, Error> {
 
 fn no_schedule(name: &str) -> Error {
     Error::new(
-        Kind::NotFound,
+        ErrorKind::NotFound,
         format!(
             "there is no schedule {name:?}: an engine creates it when it starts with `.schedule({name:?}, ..)`"
         ),

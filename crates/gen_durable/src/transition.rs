@@ -3,17 +3,16 @@
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
-use jiff::Timestamp;
-
 use crate::{
     calendar::{Cycle, Due},
+    client::outgoing_signal::{OutgoingSignal, signal_to},
     error::StepError,
-    event::{Event, NewEvent},
+    event::Event,
     machine::Machine,
+    model::event::NewEvent,
     new_instance::{IntoNewInstance, NewInstance},
-    send_signal::{OutgoingSignal, signal_to},
     signal::{Address, Signal, Signals},
-    store::step_tx::StepTx,
+    transaction::StepTx,
 };
 
 /// The return type of a step: a transition, or an error. An error returned by `?` means "try
@@ -24,7 +23,7 @@ pub type Outcome<M> = Result<Transition<M>, StepError>;
 /// engine has committed it.
 #[must_use = "a transition does nothing until the step returns it"]
 pub struct Transition<M: Machine> {
-    pub(crate) ending: NextAction<M>,
+    pub(crate) action: NextAction<M>,
     /// Instances that the commit of the step enqueues.
     pub(crate) new_instances: Vec<NewInstance>,
     /// Signals that the commit of the step sends.
@@ -55,16 +54,16 @@ pub(crate) enum NextAction<M: Machine> {
         deadline: Deadline<M>,
     },
     Done(M::Output),
-    Stop(String),
+    Fail(String),
 }
 
 /// The time at which a wait ends without its signal or children, and the step that runs then.
 pub(crate) type Deadline<M> = Option<(Due, <M as Machine>::Step)>;
 
 impl<M: Machine> Transition<M> {
-    fn of(ending: NextAction<M>) -> Self {
+    fn of(action: NextAction<M>) -> Self {
         Transition {
-            ending,
+            action,
             new_instances: Vec::new(),
             signals: Vec::new(),
             repeats: Vec::new(),
@@ -75,7 +74,7 @@ impl<M: Machine> Transition<M> {
 
     /// Enqueues another instance in the commit of this transition (an outbox).
     pub fn and_enqueue(mut self, also: impl IntoNewInstance) -> Self {
-        self.new_instances.push(also.into_new_instance());
+        self.new_instances.push(also.into_new_instance().untyped());
         self
     }
 
@@ -119,14 +118,14 @@ impl<M: Machine> Transition<M> {
 
 impl<M: Machine> fmt::Debug for Transition<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.ending {
+        f.write_str(match self.action {
             NextAction::Next(_) => "next",
             NextAction::Sleep(..) => "sleep",
             NextAction::Retry(_) => "retry_after",
             NextAction::Wait { .. } => "wait_for",
             NextAction::Spawn { .. } => "spawn",
             NextAction::Done(_) => "done",
-            NextAction::Stop(_) => "stop",
+            NextAction::Fail(_) => "fail",
         })
     }
 }
@@ -150,21 +149,15 @@ pub fn done<M: Machine>(output: M::Output) -> Transition<M> {
 
 /// Returns a transition that settles the instance as failed, with a reason.
 pub fn fail<M: Machine>(reason: impl Into<String>) -> Transition<M> {
-    Transition::of(NextAction::Stop(reason.into()))
+    Transition::of(NextAction::Fail(reason.into()))
 }
 
 /// Sleeps until a timer in the database is due; no process holds the timer: `sleep(3 *
-/// DAY).then(Step::Remind)`. A duration counts from the commit. A [`Period`](crate::Period) counts
-/// from the time at which the step began, on the calendar of its time zone. A date is absolute; a
-/// date in the past is due at once.
+/// DAY).then(Step::Remind)`. A duration counts from the commit. A
+/// [`Period`](crate::schedule::Period) counts from the time at which the step began, on the
+/// calendar of its time zone. A date is absolute; a date in the past is due at once.
 pub fn sleep(due: impl Into<Due>) -> Sleep {
     Sleep(due.into())
-}
-
-/// Sleeps until a date: `sleep_until(invoice.due).then(Step::Dun)`. A date in the past is due at
-/// once.
-pub fn sleep_until(at: Timestamp) -> Sleep {
-    Sleep(at.into())
 }
 
 /// A sleep that still needs its next step.
@@ -213,7 +206,7 @@ impl<S> WaitFor<S> {
 pub fn spawn<C: IntoNewInstance>(children: impl IntoIterator<Item = C>) -> Spawn {
     let children = children
         .into_iter()
-        .map(IntoNewInstance::into_new_instance)
+        .map(|child| child.into_new_instance().untyped())
         .collect();
     Spawn {
         children,
@@ -234,8 +227,10 @@ pub struct Spawn {
 impl Spawn {
     /// Adds children of another machine to the spawn.
     pub fn and<C: IntoNewInstance>(mut self, more: impl IntoIterator<Item = C>) -> Spawn {
-        self.children
-            .extend(more.into_iter().map(IntoNewInstance::into_new_instance));
+        self.children.extend(
+            more.into_iter()
+                .map(|child| child.into_new_instance().untyped()),
+        );
         self
     }
     /// Joins as soon as any one of the children has settled. The other children continue to run.
@@ -279,7 +274,7 @@ impl<M: Machine> Waiting<M> {
     pub fn or_after(self, due: impl Into<Due>, step: M::Step) -> Transition<M> {
         let Waiting(mut transition) = self;
         if let NextAction::Wait { deadline, .. } | NextAction::Spawn { deadline, .. } =
-            &mut transition.ending
+            &mut transition.action
         {
             *deadline = Some((due.into(), step));
         }
@@ -290,7 +285,9 @@ impl<M: Machine> Waiting<M> {
     /// { order })`. The commit that ends the wait ends the repetition too; if a signal or the
     /// children end the wait at once, the repetition never starts.
     pub fn repeat(mut self, cycle: Cycle, job: impl IntoNewInstance) -> Waiting<M> {
-        self.0.repeats.push((cycle, job.into_new_instance()));
+        self.0
+            .repeats
+            .push((cycle, job.into_new_instance().untyped()));
         self
     }
 

@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -53,6 +53,8 @@ pub(crate) struct Wake {
     /// lock of this mutex only briefly, never across an await.
     armed: Mutex<Vec<NewTimer>>,
     picker_wake: Notify,
+    /// True while this process has no room for another instance of some queue.
+    waits_for_room: AtomicBool,
     /// Signalled after a cancel through this process: running steps may have lost their claim.
     claims_wake: Notify,
     /// The smallest due time of the hints since the picker last read them, by queue and priority.
@@ -98,14 +100,26 @@ impl Wake {
         self.picker_wake.notify_one();
     }
 
+    /// Records whether this process has no room for another instance of some queue.
+    pub(crate) fn announce_wait_for_room(&self, waits: bool) {
+        self.waits_for_room.store(waits, Ordering::SeqCst);
+    }
+
+    /// Wakes the picker if a queue had no room.
+    pub(crate) fn wake_for_room(&self) {
+        if self.waits_for_room.load(Ordering::SeqCst) {
+            self.picker_wake.notify_one();
+        }
+    }
+
     /// Wakes the claim watch, which then checks whether running steps that use `Context::cancelled`
     /// have lost their claim.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn wake_claims(&self) {
         self.claims_wake.notify_one();
     }
 
     /// Waits for a wake of the claim watch. A wake before this call ends the wait at once.
-    pub(crate) async fn doubted(&self) {
+    pub(crate) async fn claims_woken(&self) {
         self.claims_wake.notified().await;
     }
 
@@ -174,5 +188,52 @@ impl LogWake {
 
     pub(crate) fn take(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.tenants.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The engines of this process that a pool wakes after a caller appended events.
+#[derive(Debug, Default)]
+pub(crate) struct LogWakes {
+    /// The wakes of the engines that assign log positions and run projections. No code holds the
+    /// mutex over an await.
+    wakes: Mutex<Vec<Weak<LogWake>>>,
+}
+
+impl LogWakes {
+    pub(crate) fn subscribe(&self, notify: &Arc<LogWake>) {
+        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes.retain(|notify| notify.strong_count() > 0);
+        wakes.push(Arc::downgrade(notify));
+    }
+
+    /// Wakes the engines of this process, with a hint that these tenants have new events.
+    pub(crate) fn wake_readers<'a>(&self, tenants: impl Iterator<Item = &'a str> + Clone) {
+        if tenants.clone().next().is_none() {
+            return;
+        }
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        for notify in wakes.iter().filter_map(Weak::upgrade) {
+            notify.wake_readers(tenants.clone());
+        }
+    }
+
+    /// Wakes the engines of this process, with a hint that a caller is about to commit an event
+    /// without a log position.
+    pub(crate) fn wake_for_unplaced(&self) {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|notify| notify.wake());
+    }
+
+    /// Wakes the engines of this process, with a hint that a caller requested a run of a
+    /// projection.
+    pub(crate) fn wake_runs(&self) {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|notify| notify.wake_runs());
     }
 }

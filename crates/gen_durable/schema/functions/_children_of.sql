@@ -1,8 +1,8 @@
 -- Returns a page of the children of one spawn as JSON, in the order of the spawn: {"more": ...,
 -- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
 -- MiB; it has at least one child. `more` is true if the spawn has further children.
---   called by: _pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
---   _claim_partition_successors, _write_step_results_with_effects, store::family::page
+--   called by: _pick, _pick_suspect, _set_aside_refused, _write_step_results, _claim_successors,
+--   _write_step_results_with_effects, store::family::page
 --   index: instances_children
 --   locks: nothing
 create function gen_durable._children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)

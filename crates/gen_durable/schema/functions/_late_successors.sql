@@ -16,7 +16,6 @@ begin
     where i.id = any (p_emptied)
     order by l.tenant, l.key
     for update of l;
-    perform gen_durable._clear_lane_workers(p_emptied);
     select array_agg(n.id), array_agg(i.id) into ids, freed
     from gen_durable.instances i
     cross join lateral (

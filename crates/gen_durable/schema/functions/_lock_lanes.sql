@@ -1,13 +1,13 @@
 -- Locks lanes and returns the lanes that it has locked. Inserts the rows of lanes that have none.
--- It skips a lane that another transaction has locked: a placement waits for no transaction, and a
--- caller's transaction that cancelled the head of a lane may hold the lane for long. Because of the
--- lock, either a placement sees the commit that frees the lane, or that commit sees the placed
--- instances.
+-- It skips a lane that another transaction has locked: a placement waits for no transaction, and
+-- the own transaction of a step that settled the last instance of a lane may hold the lane for
+-- long. Because of the lock, either a placement sees the commit that frees the lane, or that commit
+-- sees the placed instances.
 --   called by: _place, _enter_lanes      index: lanes_pkey
 --   locks: the lanes in the order of (tenant, key), FOR UPDATE SKIP LOCKED
 -- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
-returns table (tenant text, key text, floor bigint, has_worker boolean)
+returns table (tenant text, key text, floor bigint)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -18,7 +18,7 @@ begin
     select * from unnest(p_tenants, p_keys) as k(tenant, key)
     where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
     on conflict do nothing;
-    return query select l.tenant, l.key, l.floor, l.worker_id is not null
+    return query select l.tenant, l.key, l.floor
     from unnest(p_tenants, p_keys) as k(tenant, key)
     join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
     order by l.tenant, l.key

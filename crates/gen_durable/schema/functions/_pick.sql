@@ -8,11 +8,11 @@
 -- The p_range arrays are ranges (queue, priority, from, from_id). This worker has already read
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
--- due time and the paused queues.
+-- due time, the paused queues and, with p_counts_fleet, the group of the worker.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_counts_fleet boolean default false
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -67,7 +67,7 @@ begin
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
         case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
     get diagnostics claimed = row_count;
     if p_suspects > 0 then
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
@@ -90,6 +90,9 @@ begin
             ) due);
     end if;
     info.paused := (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null);
+    if p_counts_fleet then
+        info.fleet := gen_durable._fleet(p_worker);
+    end if;
     info.eligible_at := gen_durable.clock();
     info.keyed := false;
     return next info;

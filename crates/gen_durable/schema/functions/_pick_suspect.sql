@@ -36,5 +36,5 @@ begin
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits, gen_durable._inbox_of(i.id),
         case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
 end $$;

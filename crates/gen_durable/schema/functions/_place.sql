@@ -30,11 +30,9 @@ declare
     lane_tenants text[] := '{}';
     lane_keys text[] := '{}';
     lane_floors bigint[] := '{}';
-    lane_has_worker boolean[] := '{}';
     got_tenants text[];
     got_keys text[];
     got_floors bigint[];
-    got_has_worker boolean[];
     released bigint[] := '{}';
     again bigint[];
 begin
@@ -59,13 +57,12 @@ begin
         into wanted_tenants, wanted_keys
         from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
         if wanted_keys is not null then
-            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.has_worker)
-            into got_tenants, got_keys, got_floors, got_has_worker
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor)
+            into got_tenants, got_keys, got_floors
             from gen_durable._lock_lanes(wanted_tenants, wanted_keys) l;
             lane_tenants := lane_tenants || got_tenants;
             lane_keys := lane_keys || got_keys;
             lane_floors := lane_floors || got_floors;
-            lane_has_worker := lane_has_worker || got_has_worker;
         end if;
         left_out := '{}';
         if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
@@ -97,7 +94,7 @@ begin
     -- locked needs a head even if no position is assigned in it.
     if lane_keys <> '{}' then
         select p.released, p.again into released, again
-        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_has_worker) p;
+        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors) p;
     end if;
     again := again || gen_durable._choose_partition_holders(mine || released);
     update gen_durable.instances i set arrival_no = null

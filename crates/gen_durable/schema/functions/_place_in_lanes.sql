@@ -8,7 +8,7 @@
 -- placement reads the lane again. It runs under the planner settings of its callers (see
 -- schema/planner.sql).
 create function gen_durable._place_in_lanes(
-    p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[], p_is_led boolean[],
+    p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[],
     out released bigint[], out again bigint[]
 )
 language plpgsql
@@ -28,7 +28,7 @@ begin
 
     heads := array(
         select head.id
-        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, has_worker)
+        from unnest(p_tenants, p_keys, p_floors) as l(tenant, key, floor)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
             where i.lane_hash = gen_durable._lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
@@ -36,15 +36,11 @@ begin
             order by i.lane_hash, i.lane_position
             limit 1
         ) head
-        -- Leaves out the queued head of a lane with a lane worker, since that worker already runs
-        -- the head.
-        where head.status = 'queued' and not l.has_worker);
+        where head.status = 'queued');
     released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                       order by i.id for no key update skip locked);
-    -- The new claim_epoch makes the fence reject a result of an expired worker that ran the lane
-    -- and may still run this head.
     update gen_durable.instances i
-    set status = 'runnable', claim_epoch = i.claim_epoch + 1, partition_waiting = i.partition_key is not null,
+    set status = 'runnable', partition_waiting = i.partition_key is not null,
         eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
     where i.id = any (released);
     if cardinality(released) < cardinality(heads) then

@@ -19,7 +19,7 @@ begin
     -- Makes the successors runnable. If the new head of a lane has a partition key too, it waits
     -- for its partition.
     update gen_durable.instances i
-    set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
+    set status = 'runnable',
         partition_waiting = i.status = 'queued' and i.partition_key is not null,
         arrival_no = case when i.status = 'queued' and i.partition_key is not null
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,

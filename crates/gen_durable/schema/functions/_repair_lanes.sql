@@ -1,7 +1,7 @@
 -- Checks a page of lanes after (p_tenant, p_key). Deletes lanes without instances. If the head of a
--- lane is queued and the lane's worker has no row in `workers`, the head draws an arrival number,
--- so that `_place` makes it runnable.
---   called by: _repair      index: lanes_pkey, instances_lane, workers_pkey
+-- lane is queued and no placement is pending for it, the head draws an arrival number, so that
+-- `_place` makes it runnable.
+--   called by: _repair      index: lanes_pkey, instances_lane
 --   locks: the lanes in (tenant, key), and heads, skipping locked rows
 -- Returns the last lane of the page (null if the page was the last), and how many lanes were
 -- repaired. It runs under the planner settings of its callers (see schema/planner.sql).
@@ -17,7 +17,7 @@ declare
 begin
     repaired := 0;
     for lane in
-        select l.tenant, l.key, l.floor, l.worker_id from gen_durable.lanes l
+        select l.tenant, l.key, l.floor from gen_durable.lanes l
         where (l.tenant, l.key) > (p_tenant, p_key)
         order by l.tenant, l.key
         limit p_limit
@@ -33,8 +33,7 @@ begin
         limit 1;
         if head.id is null then
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
-        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.worker_id) then
-            update gen_durable.lanes l set worker_id = null where l.tenant = lane.tenant and l.key = lane.key;
+        elsif head.status = 'queued' then
             update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival_no is null
                           for no key update skip locked);

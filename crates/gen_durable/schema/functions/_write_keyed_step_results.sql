@@ -9,17 +9,17 @@ create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_attempt_changes int[], p_delays float8[], p_lock_timeout text,
-    p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+    p_run_successors_of bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
 declare
     written bigint[];
     inboxes text[];
-    broods text[];
+    child_lists text[];
     info gen_durable.claimed;
 begin
-    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
+    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, child_lists
     from gen_durable._write_step_results(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
         p_attempt_changes, p_delays, p_lock_timeout) w;
     if written is null then
@@ -30,16 +30,16 @@ begin
     info.marks := written;
     info.eligible_at := gen_durable.clock();
     info.keyed := true;
-    info.unclaimed := false;
     return next info;
-    if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
+    if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(child_lists, null)) > 0 then
         info.marks := null;
         for info.id, info.inbox, info.children in
-            select w.id, w.inbox, w.children from unnest(written, inboxes, broods) as w(id, inbox, children)
+            select w.id, w.inbox, w.children from unnest(written, inboxes, child_lists) as w(id, inbox, children)
             where w.inbox is not null or w.children is not null
         loop
             return next info;
         end loop;
     end if;
-    return query select h.* from gen_durable._promote_successors(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
+    return query select h.*
+    from gen_durable._promote_successors(written, p_run_successors_of, p_worker, p_lease_seconds, p_known) h;
 end $$;

@@ -1,6 +1,6 @@
 -- Writes step results into their instances, one array entry per result, all in one statement.
 --   called by: store::step_results, _write_keyed_step_results, _write_step_results_with_effects
---   index: instances_pkey, lanes_pkey, signals_inbox
+--   index: instances_pkey, signals_inbox
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
 --   p_lock_timeout
 -- The update finds a row by (id, claim_epoch, step_seq). There is no condition on the status: the
@@ -59,10 +59,7 @@ begin
         step_seq = i.step_seq + 1,
         claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
         crash_count = 0,
-        -- An instance that ran without a claim of its own, in a lane that its worker runs, gets a
-        -- claim if it runs ahead.
-        locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
-            select l.worker_id from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
+        locked_by = case when e.status = 'executing' then i.locked_by end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
         settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()

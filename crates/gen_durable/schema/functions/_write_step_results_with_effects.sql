@@ -58,15 +58,13 @@ begin
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and _is_read_committed then
-        perform gen_durable._promote_successors(freeing, '{}', '{}', null, 0, '{}');
+        perform gen_durable._promote_successors(freeing, '{}', null, 0, '{}');
     elsif cardinality(freeing) > 0 then
         -- Above the isolation level read committed, this transaction does not see instances that
         -- arrived after its snapshot. The instances that free a lane or a partition key draw
         -- arrival numbers, so that the next placement promotes their successors.
         update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
         where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
-        perform gen_durable._clear_lane_workers(array(select i.id from gen_durable.instances i
-                                         where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
     -- Locks rows of other instances last: the targets of signals, and then the heads of event logs,

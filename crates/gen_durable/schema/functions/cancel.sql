@@ -1,6 +1,6 @@
 -- Cancels an instance at once, whatever its status; with p_subtree also all its live descendants.
 --   called by: store::signal::cancel, SQL
---   index: instances_pkey or instances_key; instances_children; instances_lane
+--   index: instances_pkey or instances_key; instances_children
 --   locks: the live instances by id, the youngest first; then as _cancel_live
 -- This function cancels the whole tree in one transaction; `_cancel_below` cancels a tree in pages.
 -- Returns 'cancelled', 'too_late' (the instance is settled) or 'no_target'.

@@ -11,7 +11,7 @@ create table gen_durable.history (
     took_seconds real,                               -- how long the step ran; null if no step ran
     attempt      int not null,                       -- earlier runs of the step without progress
     status       gen_durable.durable_status not null,
-    -- The kind of change. Step results: next, sleep, wait, spawn, retry, failure, done, stop,
+    -- The kind of change. Step results: next, sleep, wait, spawn, retry, failure, done, fail,
     -- outage, stuck. Changes from outside the step: deadline, reap, cancel, operator_retry.
     outcome      text not null,
     from_step    text not null,

@@ -10,9 +10,9 @@ create sequence gen_durable.fencing_tokens cache 1;
 -- new row, and to reach a column Postgres walks over all columns before it.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
-    -- The fence of the instance. It grows by 1 with every claim by a pick, with every claim as a
-    -- successor under a partition key, and whenever the instance leaves the status `executing` or
-    -- `queued`.
+    -- The fence of the instance. It grows by 1 with every claim (by a pick, or by the commit of the
+    -- predecessor in a lane or under a partition key), whenever the instance leaves the status
+    -- `executing`, and with every refused pick, cancel, discard and retry by an operator.
     claim_epoch      bigint not null default 0,
     -- Grows by 1 with every commit of the worker that has the claim.
     step_seq         bigint not null default 0,

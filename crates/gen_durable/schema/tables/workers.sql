@@ -16,5 +16,7 @@ create table gen_durable.workers (
     schedules        text[] not null default '{}',
     -- The projections that the worker has registered. A request for a run reports whether a live
     -- worker can execute the run.
-    projections      text[] not null default '{}'
+    projections      text[] not null default '{}',
+    -- Whether the worker has room for instances and shares the polls of its group: see `_fleet`.
+    polls            boolean not null default true
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use jiff::{Timestamp, civil::DateTime};
 
 use super::{Period, cron::Cron, zone};
-use crate::error::Error;
+use crate::{error::Error, names::names};
 
 /// How many occurrences around the estimated one a search checks: months differ in length by days,
 /// and days by an hour.
@@ -14,7 +14,7 @@ const NEIGHBOURS_MAX: usize = 64;
 const MISSED_COUNTED_MAX: u32 = 10_000;
 
 /// How a worker handles occurrences that no worker fired in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum MisfirePolicy {
     /// Each missed occurrence fires, late and in order.
@@ -28,32 +28,16 @@ pub enum MisfirePolicy {
     Skip,
 }
 
-impl MisfirePolicy {
-    /// Returns the name of the policy, as rows of `schedules` and `timers` store it.
-    pub fn name(self) -> &'static str {
-        match self {
-            MisfirePolicy::All => "all",
-            MisfirePolicy::Latest => "latest",
-            MisfirePolicy::Skip => "skip",
-        }
-    }
-
-    /// Returns the misfire policy with this name.
-    pub fn named(name: &str) -> Option<MisfirePolicy> {
-        [
-            MisfirePolicy::All,
-            MisfirePolicy::Latest,
-            MisfirePolicy::Skip,
-        ]
-        .into_iter()
-        .find(|missed| missed.name() == name)
-    }
-}
+names!(MisfirePolicy, "misfire policy", {
+    All => "all",
+    Latest => "latest",
+    Skip => "skip",
+});
 
 /// A rule for repetition: a fixed interval, a period on a calendar, or a cron line.
 ///
 /// ```
-/// use gen_durable::{Cycle, DAY, MisfirePolicy};
+/// use gen_durable::{DAY, schedule::{Cycle, MisfirePolicy}};
 ///
 /// let reminders = Cycle::every(DAY).times(2);
 /// let retries = Cycle::iso("R3/PT10M")?; // three times, ten minutes apart
@@ -63,13 +47,14 @@ impl MisfirePolicy {
 /// assert!(Cycle::cron("61 * * * *", "UTC").is_err());
 /// # Ok::<(), gen_durable::Error>(())
 /// ```
+#[must_use = "a cycle does nothing until it is passed to a schedule or a wait"]
 #[derive(Clone, PartialEq)]
 pub struct Cycle {
     /// The rule, or the error in it. The step or the engine builder that receives the cycle reports
     /// the error.
     rule: Result<Rule, String>,
     times: Option<u32>,
-    missed: MisfirePolicy,
+    missed: Option<MisfirePolicy>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -131,9 +116,10 @@ impl Cycle {
     }
 
     /// Sets how engines handle missed occurrences; by default only the latest missed occurrence
-    /// fires.
+    /// fires. In [`Schedules::set`](crate::schedule::Schedules::set), a cycle without a policy
+    /// keeps the current policy of the schedule.
     pub fn misfire(mut self, missed: MisfirePolicy) -> Cycle {
-        self.missed = missed;
+        self.missed = Some(missed);
         self
     }
 
@@ -153,7 +139,7 @@ impl Cycle {
     /// Returns the time zone of the cycle's calendar: `Europe/Madrid`, `UTC`, `+02:00`.
     pub fn time_zone(&self) -> String {
         match &self.rule {
-            Ok(Rule::Period { period, .. }) => zone::name_of(period.time_zone()),
+            Ok(Rule::Period { period, .. }) => zone::name_of(period.zone()),
             Ok(Rule::Cron(cron)) => zone::name_of(&cron.zone),
             Err(_) => zone::name_of(&jiff::tz::TimeZone::UTC),
         }
@@ -163,7 +149,7 @@ impl Cycle {
         Cycle {
             rule,
             times: None,
-            missed: MisfirePolicy::default(),
+            missed: None,
         }
     }
 
@@ -173,6 +159,11 @@ impl Cycle {
     }
 
     pub(crate) fn missed_policy(&self) -> MisfirePolicy {
+        self.missed.unwrap_or_default()
+    }
+
+    /// Returns the policy that [`misfire`](Cycle::misfire) has set.
+    pub(crate) fn explicit_missed_policy(&self) -> Option<MisfirePolicy> {
         self.missed
     }
 
@@ -366,7 +357,7 @@ fn parse_iso(text: &str) -> Result<Cycle, String> {
         None => None,
         Some(start) => {
             let (civil, zone) = zone::dated(start)?;
-            if *period.time_zone() != jiff::tz::TimeZone::UTC && *period.time_zone() != zone {
+            if *period.zone() != jiff::tz::TimeZone::UTC && *period.zone() != zone {
                 return Err(wrong("its start and its period are in different zones"));
             }
             period.set_zone(zone);
@@ -442,7 +433,7 @@ impl fmt::Display for Cycle {
                 write!(
                     f,
                     "R{times}/{start}[{}]/{}",
-                    zone::name_of(period.time_zone()),
+                    zone::name_of(period.zone()),
                     period.text()
                 )
             }

@@ -9,6 +9,7 @@ use crate::error::Error;
 
 /// A due time: a duration (`3 * DAY`), a [`Period`] on a calendar, or a date (a [`Timestamp`]). A
 /// date in the past is due at once.
+#[must_use = "a due time does nothing until it is passed to a sleep, a deadline or an enqueue"]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Due(When);
 
@@ -41,6 +42,16 @@ impl Due {
             When::At(zone::date(text).map_err(Error::invalid)?)
         };
         Ok(Due(when))
+    }
+
+    /// Returns the period if the due time is one, and otherwise the moment, which depends on no
+    /// clock.
+    pub(crate) fn into_period(self) -> Result<Period, Moment> {
+        match self.0 {
+            When::Period(period) => Ok(period),
+            When::After(delay) => Err(Moment::After(delay)),
+            When::At(at) => Err(Moment::At(to_micros(at))),
+        }
     }
 
     /// Computes the due time for a step that began at `now`.

@@ -17,6 +17,7 @@ const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
 /// A period on the calendar of a time zone: `Period::iso("P1M")?`, or
 /// `Period::iso("P1M[Europe/Madrid]")?`. Without a zone, the calendar is that of UTC. Years,
 /// months, weeks and days are counted on the calendar; hours, minutes and seconds are elapsed time.
+#[must_use = "a period does nothing until it is passed to a sleep, a deadline or a cycle"]
 #[derive(Clone)]
 pub struct Period {
     /// The years, months, weeks and days of the period.
@@ -41,7 +42,7 @@ impl Period {
     ///
     /// # Errors
     /// There is no time zone with this name.
-    pub fn zone(mut self, name: &str) -> Result<Period, Error> {
+    pub fn time_zone(mut self, name: &str) -> Result<Period, Error> {
         self.zone = zone::zone(name).map_err(Error::invalid)?;
         Ok(self)
     }
@@ -108,7 +109,7 @@ impl Period {
     pub(super) fn text(&self) -> &str {
         &self.text
     }
-    pub(super) fn time_zone(&self) -> &TimeZone {
+    pub(super) fn zone(&self) -> &TimeZone {
         &self.zone
     }
     pub(super) fn set_zone(&mut self, zone: TimeZone) {

@@ -8,7 +8,7 @@ use super::{
     failures::{Hook, InstanceFailure},
     projector::{self, Reader},
     registry::{Has, Registry},
-    schedules::Schedules,
+    schedules::RegisteredSchedules,
 };
 use crate::{
     calendar::{Cycle, Occurrence},
@@ -16,9 +16,10 @@ use crate::{
     id::Queue,
     machine::Machine,
     new_instance::IntoNewInstance,
+    pool::Pool,
     projection::Projection,
     settings::{Retention, Settings},
-    store::pool::{Limits, Pool},
+    store::pool::Limits,
 };
 
 /// Builds an [`Engine`]: machines, queues, schedules, projections and settings.
@@ -28,7 +29,7 @@ pub struct EngineBuilder<App> {
     app: Arc<App>,
     settings: Settings,
     registry: Registry,
-    schedules: Schedules,
+    schedules: RegisteredSchedules,
     queues: Vec<(Queue, usize)>,
     retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn Reader>>,
@@ -44,7 +45,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             app: Arc::new(app),
             settings: Settings::default(),
             registry: Registry::default(),
-            schedules: Schedules::default(),
+            schedules: RegisteredSchedules::default(),
             queues: Vec::new(),
             retentions: Vec::new(),
             readers: Vec::new(),
@@ -64,12 +65,12 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Makes this engine claim and run instances of the queue, at most `workers` steps at the same
-    /// time in this process.
-    pub fn queue(mut self, queue: Queue, workers: usize) -> Self {
-        if workers == 0 {
+    /// Makes this engine claim and run instances of the queue, at most `concurrency` steps at once
+    /// in this process.
+    pub fn queue(mut self, queue: Queue, concurrency: usize) -> Self {
+        if concurrency == 0 {
             self.mistake.get_or_insert(Error::invalid(format!(
-                "the queue {queue:?} needs at least one worker"
+                "the queue {queue:?} needs a concurrency of at least 1"
             )));
         }
         if self.queues.iter().any(|(known, _)| *known == queue) {
@@ -77,7 +78,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
                 "the queue {queue:?} is named twice"
             )));
         }
-        self.queues.push((queue, workers));
+        self.queues.push((queue, concurrency));
         self
     }
 
@@ -202,7 +203,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
                 continue;
             }
             if queue == Queue::DEFAULT {
-                queues.push((queue, settings.workers));
+                queues.push((queue, settings.concurrency));
                 continue;
             }
             return Err(Error::invalid(format!(
@@ -215,7 +216,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             payload_bytes_max: settings.payload_bytes_max,
             traceparent: settings.traceparent,
         };
-        pool.set_limits(limits, settings.transactions, settings.statement_timeout);
+        pool.connections
+            .set_limits(limits, settings.transactions, settings.statement_timeout);
         let running = Arc::default();
         Ok(Engine {
             pool,

@@ -2,29 +2,30 @@
 //! result at once. Results accumulate only while a commit is under way, so a result waits for at
 //! most one other commit, and throughput grows with load.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+mod careful;
+mod unknown;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tracing::Instrument;
 
+use self::{
+    careful::{carefully, halve, set_aside},
+    unknown::resolve_outcome,
+};
 use super::{
     core::Core,
-    outcome::{answer, apply_outcomes, start_successors},
+    outcome::{apply_outcomes, makes_due, start_successors, wake_picker},
     results::FinishedStep,
-    staff,
+    work::staff,
 };
 use crate::{
-    engine::execute::Decision,
-    error::Failure,
+    engine::execute::StepRun,
+    failure::{Failure, FailureKind},
     store::{
+        commit::{self, BATCH_LOCK_TIMEOUT, HALVED_LOCK_TIMEOUT, Written},
         connection::Connection,
         fault::Fault,
-        resolve::{self, Resolved},
-        row::Claim,
-        step_results::{self, BATCH_LOCK_TIMEOUT, HALVED_LOCK_TIMEOUT, NextInputs, Written},
     },
 };
 
@@ -38,10 +39,6 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of step results in one round of upkeep, for results that wait for a lock of
 /// another transaction.
 pub(crate) const BLOCKED_BATCH_MAX: usize = 100;
-/// After this many attempts to resolve an unknown commit outcome while another transaction locks
-/// the instance's row, the committer sets the step result aside. Together the attempts need about
-/// 300 ms.
-const HELD_MAX: u32 = 5;
 /// How many results of one step the database may refuse before the instance fails: after the first
 /// refusal the step's handler runs. If the database refuses the result of the handler too, the
 /// instance fails.
@@ -81,7 +78,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// connection. If the connection cannot be opened now, the first commit opens it.
 async fn warm(core: &Core, connection: &Connection) {
     tokio::select! {
-        warm = step_results::warm(connection) => if let Err(fault) = warm {
+        warm = commit::warm(connection) => if let Err(fault) = warm {
             tracing::debug!(error = fault.message(), "could not open the committer's connection yet; the first commit tries again");
         },
         () = core.phase.stopped() => {}
@@ -99,11 +96,11 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
             let _away = core.keyed.mark_away();
             // The committer sends results without effects in one statement as arrays, and results
             // with effects in another statement as a JSON document.
-            let (more, plain): (Vec<_>, Vec<_>) = batch
+            let (with_effects, plain): (Vec<_>, Vec<_>) = batch
                 .into_iter()
-                .partition(|ended| ended.ending.more.is_some());
+                .partition(|ended| ended.result.effects.is_some());
             commit(core, connection, plain).await;
-            commit(core, connection, more).await;
+            commit(core, connection, with_effects).await;
             continue;
         }
         // The committer reads the phase of the engine before the in-memory queue of step results:
@@ -179,7 +176,7 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSt
     if batch.is_empty() {
         return;
     }
-    let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
+    let (batch, again) = once_each(batch, |ended| ended.result.claim.id);
     again.into_iter().for_each(|ended| core.to_commit(ended));
     metrics::histogram!("durable_commit_size")
         .record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
@@ -227,7 +224,7 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSte
 /// waits for long, so the duration of one round is bounded.
 pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> bool {
     let batch = core.blocked.take(BLOCKED_BATCH_MAX, BATCH_BYTES_MAX);
-    let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
+    let (batch, again) = once_each(batch, |ended| ended.result.claim.id);
     again.into_iter().for_each(|ended| core.blocked.push(ended));
     let mut work = vec![(batch, Try::Halved)];
     while let Some(next) = work.pop() {
@@ -262,9 +259,9 @@ async fn attempt(
     let tried = match how {
         Try::Ask(held) => return resolve_outcome(core, connection, batch, held, work).await,
         Try::Plain => {
-            let results = batch.iter().map(|ended| &ended.ending);
+            let results = batch.iter().map(|ended| &ended.result);
             let settled =
-                step_results::write(connection, results, core.taker(), BATCH_LOCK_TIMEOUT).await;
+                commit::write(connection, results, core.taker(), BATCH_LOCK_TIMEOUT).await;
             settled.map(|written| (written, HashSet::new()))
         }
         Try::Careful => carefully(connection, &batch, BATCH_LOCK_TIMEOUT).await,
@@ -279,7 +276,7 @@ async fn attempt(
     };
     if fault.blames_the_data() {
         if let Some(ended) = halve(batch, how, work) {
-            poisoned(core, ended, &fault);
+            refused(core, ended, &fault);
         }
         return Ok(());
     }
@@ -298,7 +295,7 @@ async fn attempt(
         Fault::TimedOut(message) => {
             if let Some(ended) = halve(batch, how, work) {
                 tracing::warn!(
-                    instance.id = ended.ending.claim.id,
+                    instance.id = ended.result.claim.id,
                     error = message,
                     "the commit of this step result exceeded the server's time limit, trying again"
                 );
@@ -323,115 +320,6 @@ async fn attempt(
     Ok(())
 }
 
-/// Divides a batch of step results and puts both halves back into `work`. If the batch has only one
-/// result, returns that result.
-fn halve(mut batch: Vec<FinishedStep>, how: Try, work: &mut Work) -> Option<FinishedStep> {
-    if batch.len() == 1 {
-        return batch.pop();
-    }
-    let later = batch.split_off(batch.len() / 2);
-    work.push((later, how));
-    work.push((batch, how));
-    None
-}
-
-/// Sets aside a step result that waits for a lock, together with all other step results that
-/// address the same key.
-fn set_aside(core: &Core, ended: FinishedStep, work: &mut Work) {
-    let keys: HashSet<(&str, &str)> = keys(&ended).collect();
-    let is_behind = |other: &FinishedStep| self::keys(other).any(|key| keys.contains(&key));
-    if !keys.is_empty() {
-        for (batch, _) in work
-            .iter_mut()
-            .filter(|(_, how)| !matches!(how, Try::Ask(_)))
-        {
-            let (behind, others): (Vec<_>, Vec<_>) =
-                std::mem::take(batch).into_iter().partition(is_behind);
-            *batch = others;
-            behind
-                .into_iter()
-                .for_each(|ended| core.blocked.push(ended));
-        }
-    }
-    core.blocked.push(ended);
-}
-
-/// Writes a batch of step results in one transaction that does not wait for instance rows. The
-/// transaction first locks, in order and with `SKIP LOCKED`, every instance row that the batch
-/// touches, and then writes the results for which it has locked all rows. Returns also the ids of
-/// the results that it has not written.
-async fn carefully(
-    connection: &Connection,
-    batch: &[FinishedStep],
-    lock_timeout: &'static str,
-) -> Result<(Written, HashSet<i64>), Fault> {
-    let ids: Vec<i64> = batch.iter().flat_map(touched).collect();
-    let locked = async {
-        connection.batch("begin").await?;
-        step_results::lock(connection, &ids).await
-    };
-    let written = async {
-        // Up to this point the transaction has only locked instance rows and written nothing, even
-        // if the connection was lost.
-        let held = locked.await.map_err(Fault::before_any_write)?;
-        let locked = batch
-            .iter()
-            .filter(|ended| touched(ended).any(|id| held.contains(&id)));
-        let locked: HashSet<i64> = locked.map(|ended| ended.ending.claim.id).collect();
-        let mut free = batch
-            .iter()
-            .map(|ended| &ended.ending)
-            .filter(|ending| !locked.contains(&ending.claim.id))
-            .peekable();
-        let written = match free.peek() {
-            Some(_) => step_results::write(connection, free, None, lock_timeout).await?,
-            None => Written::default(),
-        };
-        connection.batch("commit").await?;
-        Ok((written, locked))
-    };
-    let outcome = written.await;
-    // The committer rolls a failed transaction back. If the rollback fails too, the committer must
-    // not use the connection any more.
-    let is_whole = match &outcome {
-        Ok(_) => true,
-        Err(Fault::Lost(_) | Fault::Away(_)) => false,
-        Err(_) => connection.batch("rollback").await.is_ok(),
-    };
-    if !is_whole {
-        connection.reset();
-    }
-    outcome
-}
-
-/// Returns the ids of the instances with rows that a step result will lock: the instance itself,
-/// its parent, and the targets of its signals.
-fn touched(ended: &FinishedStep) -> impl Iterator<Item = i64> + '_ {
-    let more = ended.ending.more.as_deref();
-    let parent = more.and_then(|more| more.parent);
-    let targets = more
-        .into_iter()
-        .flat_map(|more| more.signals.iter().filter_map(|signal| signal.id));
-    std::iter::once(ended.ending.claim.id)
-        .chain(parent)
-        .chain(targets)
-}
-
-/// Returns the keys, with their tenants, of the instances that a step result addresses or inserts.
-fn keys(ended: &FinishedStep) -> impl Iterator<Item = (&str, &str)> {
-    ended.ending.more.iter().flat_map(|more| {
-        let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
-        let taken = children
-            .chain(&more.new_instances)
-            .filter_map(|new| Some((new.tenant.as_str(), new.key.as_deref()?)));
-        let addressed = more
-            .signals
-            .iter()
-            .filter_map(|signal| Some((signal.tenant.as_str(), signal.key.as_deref()?)));
-        taken.chain(addressed)
-    })
-}
-
 /// Processes the reply to a batch of step results. Sets aside the results that were not written
 /// because another transaction has locked their rows.
 fn apply_written(
@@ -443,9 +331,9 @@ fn apply_written(
 ) {
     let (aside, tried): (Vec<FinishedStep>, Vec<FinishedStep>) = batch
         .into_iter()
-        .partition(|ended| locked.contains(&ended.ending.claim.id));
+        .partition(|ended| locked.contains(&ended.result.claim.id));
     aside.into_iter().for_each(|ended| core.blocked.push(ended));
-    let is_written = |ended: &FinishedStep| written.found.contains_key(&ended.ending.claim.id);
+    let is_written = |ended: &FinishedStep| written.found.contains_key(&ended.result.claim.id);
     let (ask, known): (Vec<FinishedStep>, Vec<FinishedStep>) = tried
         .into_iter()
         .partition(|ended: &FinishedStep| ended.unsure && !is_written(ended));
@@ -459,122 +347,38 @@ fn apply_written(
     // picker has nothing new to do.
     let is_quiet = known
         .iter()
-        .all(|ended| followed.contains(&ended.ending.claim.id));
+        .all(|ended| followed.contains(&ended.result.claim.id));
+    let makes_due = makes_due(&known);
     apply_outcomes(core, known, |claim| written.found.get(&claim.id).cloned());
     if !is_quiet {
-        core.wake.wake();
+        wake_picker(core, makes_due);
     }
     if !ask.is_empty() {
         work.push((ask, Try::Ask(0)));
     }
 }
 
-/// Resolves an unknown commit outcome: reads from the instance row of each result whether the
-/// result was committed, this worker still has the claim, or the claim is lost. If the worker still
-/// has the claim, the committer sends the result a second time. If another transaction keeps the
-/// row locked, the committer sets the result aside, so that no other result waits for it.
-async fn resolve_outcome(
-    core: &Arc<Core>,
-    connection: &Connection,
-    batch: Vec<FinishedStep>,
-    held: u32,
-    work: &mut Work,
-) -> Result<(), Wait> {
-    let (fates, inputs) = match resolved(connection, &batch).await {
-        Ok(resolved) => resolved,
-        Err(fault) => {
-            work.push((batch, Try::Ask(held)));
-            return Err(Wait::Away(fault.message().to_owned()));
-        }
-    };
-    let (mut known, mut committed, mut open, mut again) =
-        (Vec::new(), HashSet::new(), Vec::new(), Vec::new());
-    for (ended, fate) in batch.into_iter().zip(fates) {
-        match fate {
-            // The backend of the lost connection may not have started the commit. If the backend
-            // commits after this read, the row looks as if another worker had written it.
-            Resolved::Ours => again.push(FinishedStep {
-                unsure: true,
-                ..ended
-            }),
-            Resolved::Held => open.push(FinishedStep {
-                unsure: true,
-                ..ended
-            }),
-            Resolved::Stale => known.push(ended),
-            Resolved::Committed => {
-                committed.insert(ended.ending.claim);
-                // The next step begins only if this worker still has the claim. If the worker has
-                // lost the claim, another transaction may have cancelled the instance since the
-                // commit.
-                if ended.ending.keyed
-                    && ended
-                        .ahead
-                        .as_ref()
-                        .is_some_and(|row| !inputs.contains_key(&row.id))
-                {
-                    core.releases.push(ended.ending.claim);
-                }
-                let ahead = ended.ahead.filter(|row| inputs.contains_key(&row.id));
-                known.push(FinishedStep { ahead, ..ended });
-            }
-        }
-    }
-    answer(core, known, |claim| {
-        committed
-            .contains(claim)
-            .then(|| inputs.get(&claim.id).cloned().unwrap_or_default())
-    });
-    let is_locked = !open.is_empty() && held + 1 < HELD_MAX;
-    if is_locked {
-        work.push((open, Try::Ask(held + 1)));
-    } else {
-        open.into_iter().for_each(|ended| core.blocked.push(ended));
-    }
-    if !again.is_empty() {
-        work.push((again, Try::Plain));
-    }
-    if is_locked { Err(Wait::Locked) } else { Ok(()) }
-}
-
-/// Returns the outcome of each commit with an unknown outcome, and the inputs of the next steps of
-/// the instances that were committed and run ahead.
-async fn resolved(
-    connection: &Connection,
-    batch: &[FinishedStep],
-) -> Result<(Vec<Resolved>, HashMap<i64, NextInputs>), Fault> {
-    let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
-    let fates = resolve::resolve(connection, &claims).await?;
-    let runs_ahead = |(ended, fate): &(&FinishedStep, &Resolved)| {
-        ended.ahead.is_some() && **fate == Resolved::Committed
-    };
-    let ahead = batch
-        .iter()
-        .zip(&fates)
-        .filter(runs_ahead)
-        .map(|(ended, _)| ended.ending.claim);
-    let inputs = resolve::inputs(connection, &ahead.collect::<Vec<_>>()).await?;
-    Ok((fates, inputs))
-}
-
 /// Handles a step result that the database refused: runs the handler of the step, or, if the
 /// handler has run already, fails the instance.
-pub(crate) fn poisoned(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
+pub(crate) fn refused(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
     let (message, fatal) = (fault.message(), !fault.is_full_inbox());
     let why = format!("the outcome could not be committed: {message}");
-    tracing::warn!(instance.id = ended.ending.claim.id, "{why}");
+    tracing::warn!(instance.id = ended.result.claim.id, "{why}");
     let FinishedStep { mut run, queue, .. } = ended;
     if run.poisoned >= POISONED_MAX {
-        let decision = Decision::failed(&format!(
-            "{}; and its handler's outcome could not be committed either: {message}",
-            run.poison
-                .map(|failure| failure.message)
-                .unwrap_or_default()
-        ));
+        let failed = StepRun::failed(
+            &run.row,
+            &format!(
+                "{}; and its handler's outcome could not be committed either: {message}",
+                run.poison
+                    .map(|failure| failure.message)
+                    .unwrap_or_default()
+            ),
+        );
         run.poison = None;
         run.poisoned = run.poisoned.saturating_add(1);
         let refused_again = run.poisoned > POISONED_MAX + 1;
-        let ended = core.ended(run, queue, decision);
+        let ended = core.ended(run, queue, failed);
         // If the database refuses even the result that fails the instance (for example by a user's
         // trigger), upkeep retries the result at the interval of results that wait for a lock.
         if refused_again {
@@ -585,12 +389,8 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
         return;
     }
     run.poisoned += 1;
-    run.poison = Some(Failure {
-        attempt: run.row.attempt,
-        failures: run.row.failures,
-        message: why,
-        fatal,
-    });
+    let counts = run.row.counts();
+    run.poison = Some(Failure::new(FailureKind::Refused, counts, why, fatal));
     staff(core, queue, vec![run]);
 }
 

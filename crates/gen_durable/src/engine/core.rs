@@ -13,26 +13,29 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    execute::{Decision, Environment},
+    execute::{Environment, StepRun},
     failures::Failures,
-    lane_worker::LaneWorker,
-    local::{LocalQueue, Run},
+    fleet::Fleet,
+    local::{HeldInstance, LocalQueue},
     outages::Outages,
     registry::Registry,
     release::Releases,
     results::{FinishedStep, Keyed, ResultQueue},
-    schedules::Schedules,
+    schedules::RegisteredSchedules,
     stuck::Undecodable,
 };
 use crate::{
-    history::HistoryRecord,
     id::Status,
+    model::{
+        history::{HistoryOutcome, HistoryRecord},
+        step_result::ENTERS,
+    },
+    pool::Pool,
     settings::Settings,
     store::{
+        commit::SuccessorWorker,
         lease::Worker,
-        pool::Pool,
         row::{Claim, Claimed},
-        step_results::{ENTERS, Effects, StepResult, SuccessorWorker},
         target::Target,
     },
     wake::Wake,
@@ -44,7 +47,7 @@ pub(crate) struct Core {
     pub(crate) target: Arc<Target>,
     pub(crate) settings: Settings,
     pub(crate) registry: Registry,
-    pub(crate) schedules: Schedules,
+    pub(crate) schedules: RegisteredSchedules,
     pub(crate) environment: Arc<Environment>,
     pub(crate) worker: Worker,
     /// The name of this worker in history rows, as `host/pid`.
@@ -56,8 +59,6 @@ pub(crate) struct Core {
     /// Step results that free a lane or a partition key and have no effects. Either of the two
     /// committers commits them.
     pub(crate) keyed: Keyed,
-    /// Wakes the upkeep loop when an instance starts in a lane of this worker without a claim.
-    pub(crate) lane_worker: LaneWorker,
     /// Step results that wait for a lock of another transaction. The upkeep loop commits them, and
     /// not the committer.
     pub(crate) blocked: ResultQueue,
@@ -65,6 +66,8 @@ pub(crate) struct Core {
     /// was cancelled while it held a lane or a partition key, upkeep releases the lane or the key.
     pub(crate) releases: Releases,
     pub(crate) wake: Arc<Wake>,
+    /// How this worker shares polls and upkeep with other workers.
+    pub(crate) fleet: Fleet,
     pub(crate) lease: Lease,
     /// The priorities of the runnable instances of each queue, as the last sweep of upkeep found
     /// them.
@@ -94,7 +97,7 @@ pub(crate) struct Core {
     /// in-memory queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     /// The tasks that run steps. The shutdown of the engine aborts them at its deadline.
-    pub(crate) workers: super::Workers,
+    pub(crate) workers: super::spawn::Workers,
 }
 
 impl Core {
@@ -104,7 +107,7 @@ impl Core {
         installation: Arc<str>,
         settings: Settings,
         registry: Registry,
-        schedules: Schedules,
+        schedules: RegisteredSchedules,
         worker: Worker,
         queues: Vec<LocalQueue>,
         steps: tokio::runtime::Handle,
@@ -116,7 +119,7 @@ impl Core {
             .map(|(index, queue)| (queue.queue.name().to_owned(), index))
             .collect();
         Core {
-            target: pool.inner.target.clone(),
+            target: pool.connections.target.clone(),
             environment: environment.clone(),
             lease: Lease::new(settings.lease),
             pool,
@@ -129,10 +132,10 @@ impl Core {
             by_name,
             results: ResultQueue::default(),
             keyed: Keyed::default(),
-            lane_worker: LaneWorker::default(),
             blocked: ResultQueue::default(),
             releases: Releases::default(),
             wake: Arc::default(),
+            fleet: Fleet::default(),
             priorities: Mutex::default(),
             undecodable: Undecodable::default(),
             suspects: AtomicUsize::new(0),
@@ -144,7 +147,7 @@ impl Core {
             unreachable: AtomicBool::new(false),
             followed_at: Mutex::new(Instant::now()),
             claiming: tokio::sync::Mutex::new(()),
-            workers: super::Workers::default(),
+            workers: super::spawn::Workers::default(),
         }
     }
 
@@ -160,18 +163,24 @@ impl Core {
         self.queues.iter().any(|queue| queue.holds(claim))
     }
 
-    /// Converts the `Decision` that a step returned into a step result. If the step returned `next`
+    /// Completes the result of a step before the committer writes it. If the step returned `next`
     /// and the limits of running ahead allow it, the worker runs the next step on the same claim.
-    pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> FinishedStep {
+    pub(crate) fn ended(&self, run: HeldInstance, queue: usize, ran: StepRun) -> FinishedStep {
         let row = &run.row;
-        let within_bounds = run.steps + 1 < self.settings.run_ahead_steps
-            && run.since.elapsed() < self.settings.run_ahead_for;
-        let ahead = decision.outcome == "next" && within_bounds && !self.phase.is_draining();
-        let next = ahead.then(|| Claimed {
-            step: decision.step.clone().unwrap_or_default(),
-            data: decision.data.clone(),
-            state: decision.state.clone().unwrap_or_else(|| row.state.clone()),
-            machine_version: decision.version.unwrap_or(row.machine_version),
+        let may_continue = run.steps + 1 < self.settings.run_ahead_steps
+            && run.since.elapsed() < self.settings.run_ahead_for
+            && !self.phase.is_draining();
+        let history = HistoryRecord::of(row, &ran, &self.worker_label);
+        let StepRun {
+            mut result,
+            outcome,
+            ..
+        } = ran;
+        let ahead = (outcome == HistoryOutcome::Next && may_continue).then(|| Claimed {
+            step: result.step.clone().unwrap_or_default(),
+            data: result.data.clone(),
+            state: result.state.clone().unwrap_or_else(|| row.state.clone()),
+            machine_version: result.version.unwrap_or(row.machine_version),
             attempt: 0,
             failures: 0,
             step_seq: row.step_seq + 1,
@@ -182,36 +191,19 @@ impl Core {
             children: None,
             ..Claimed::clone(row)
         });
-        let history = HistoryRecord::of(row, &decision, &self.worker_label);
-        let ending = StepResult {
-            claim: row.claim(),
-            status: if ahead {
-                Status::Executing
-            } else {
-                decision.status
-            },
-            version: decision.version.map(i32::from),
-            step: decision.step,
-            data: decision.data,
-            state: decision.state,
-            result: decision.result,
-            error: decision.error,
-            attempt_change: decision.attempt_change,
-            delay_seconds: crate::codec::delay_seconds(decision.delay),
-            keyed: row.keyed,
-            takes: row.keyed && within_bounds && !self.phase.is_draining(),
-            unclaimed: row.unclaimed,
-            more: more(decision.more, row.parent_id, decision.status),
-            history,
-        };
-        debug_assert!(!ahead || ending.attempt_change == ENTERS);
+        if ahead.is_some() {
+            debug_assert!(result.attempt_change == ENTERS);
+            result.status = Status::Executing;
+        }
+        result.takes = row.keyed && may_continue;
+        result.history = history;
         FinishedStep {
-            ending,
+            result,
             run,
             queue,
-            outcome: decision.outcome,
+            outcome,
             unsure: false,
-            ahead: next,
+            ahead,
         }
     }
 
@@ -229,7 +221,7 @@ impl Core {
 
     /// Adds a step result to the in-memory queue of the committer.
     pub(crate) fn to_commit(&self, ended: FinishedStep) {
-        let frees = ended.ending.keyed && ended.ending.more.is_none();
+        let frees = ended.result.keyed && ended.result.effects.is_none();
         if frees {
             self.keyed.push(ended)
         } else {
@@ -258,13 +250,6 @@ impl Core {
     pub(crate) fn lease_seconds(&self) -> f64 {
         self.settings.lease.as_secs_f64()
     }
-}
-
-/// Returns the effects of a step result, if it has any. A child that settles always notifies its
-/// parent, whether it is done, failed or cancelled.
-pub(crate) fn more(mut more: Effects, parent: Option<i64>, status: Status) -> Option<Box<Effects>> {
-    more.parent = parent.filter(|_| status.is_terminal());
-    (!more.is_nothing()).then(|| Box::new(more))
 }
 
 impl fmt::Debug for Core {

@@ -9,10 +9,7 @@ use std::{
     },
 };
 
-use crate::{
-    id::Status,
-    store::{row::Claimed, step_results::StepResult},
-};
+use crate::{id::Status, model::step_result::StepResult, store::row::Claimed};
 
 /// How many failures of instances may wait for the failure hook. The engine drops further failures.
 const NOTICES_MAX: usize = 1_000;
@@ -30,7 +27,8 @@ pub struct InstanceFailure {
     pub id: i64,
     /// The step that failed.
     pub step: String,
-    /// How many runs of this step had failed before this run.
+    /// The number of earlier runs of this step that did not complete it: they failed, asked for a
+    /// retry, or their worker crashed.
     pub attempt: u32,
     /// The error message of the failure.
     pub error: String,
@@ -63,15 +61,15 @@ impl Failures {
     }
 
     /// Reports a committed step result if the instance failed for good or was set aside as stuck.
-    pub(super) fn settled(&self, row: &Claimed, ending: &StepResult) {
-        if matches!(ending.status, Status::Failed | Status::Stuck) {
+    pub(super) fn settled(&self, row: &Claimed, result: &StepResult) {
+        if matches!(result.status, Status::Failed | Status::Stuck) {
             self.report(InstanceFailure {
                 machine: row.machine.clone(),
                 id: row.id,
                 step: row.step.clone(),
                 attempt: row.attempt,
-                error: ending.error.clone().unwrap_or_default(),
-                status: ending.status,
+                error: result.error.clone().unwrap_or_default(),
+                status: result.status,
             });
         }
     }

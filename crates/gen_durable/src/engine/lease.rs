@@ -8,11 +8,16 @@ use std::{
 };
 
 use super::core::Core;
-use crate::store::{connection::Connection, lease, pick::release_claims};
+use crate::{
+    error::chain,
+    store::{connection::Connection, lease, pick::release_claims},
+};
 
 /// Delay before a worker repeats a failed renewal of its lease. Most of the lease time is left
 /// then.
 const RETRY: Duration = Duration::from_millis(200);
+/// How often a worker checks whether it has become full or free since it last wrote its row.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the deletion of the worker's row may last. The deletion releases claims, and another
 /// transaction may have locked an instance that the worker claimed.
 pub(super) const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,16 +38,18 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// instances do not have to wait until the lease expires.
 pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
-    let goodbye = core.pool.call_for_engine(move |connection| async move {
-        let mut held = lease::held(&connection, &worker, ANY_AGE).await?;
-        held.extend(lease::lane_heads(&connection, &worker).await?);
-        let count = if held.is_empty() {
-            0
-        } else {
-            release_claims(&connection, &held).await?
-        };
-        lease::retire(&connection, &worker).await.map(|()| count)
-    });
+    let goodbye = core
+        .pool
+        .connections
+        .call_for_engine(move |connection| async move {
+            let held = lease::held(&connection, &worker, ANY_AGE).await?;
+            let count = if held.is_empty() {
+                0
+            } else {
+                release_claims(&connection, &held).await?
+            };
+            lease::retire(&connection, &worker).await.map(|()| count)
+        });
     let why = match tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await {
         Ok(Ok(Ok(0))) => return,
         Ok(Ok(Ok(count))) => {
@@ -53,7 +60,7 @@ pub(crate) async fn leave(core: &Core) {
             return;
         }
         Ok(Ok(Err(fault))) => fault.message().to_owned(),
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(error)) => chain(&error),
         Err(_) => format!("no answer within {GOODBYE_TIMEOUT:?}"),
     };
     tracing::warn!(
@@ -65,9 +72,12 @@ pub(crate) async fn leave(core: &Core) {
 async fn renew(core: &Core, connection: &Connection) {
     loop {
         let sent = Instant::now();
-        let pause = match lease::renew(connection, &core.worker, core.lease_seconds()).await {
+        let polls = core.fleet.polls(core.phase.is_draining());
+        let renewal = lease::renew(connection, &core.worker, core.lease_seconds(), polls);
+        let pause = match renewal.await {
             Ok(()) => {
                 core.lease.renewed(sent);
+                core.fleet.wrote(polls);
                 metrics::gauge!("durable_heartbeat_lag_seconds").set(sent.elapsed().as_secs_f64());
                 core.settings.heartbeat
             }
@@ -76,9 +86,18 @@ async fn renew(core: &Core, connection: &Connection) {
                 RETRY.min(core.settings.heartbeat)
             }
         };
-        tokio::select! {
-            () = core.phase.stopped() => return,
-            () = tokio::time::sleep(pause) => {}
+        // Renews early if the worker has become full or free, so that the others poll more or less.
+        let next = Instant::now() + pause;
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            tokio::select! {
+                () = core.phase.stopped() => return,
+                () = tokio::time::sleep(left.min(CHECK_EVERY)) => {}
+            }
+            let polls = core.fleet.polls(core.phase.is_draining());
+            if left <= CHECK_EVERY || core.fleet.is_outdated(polls) {
+                break;
+            }
         }
     }
 }

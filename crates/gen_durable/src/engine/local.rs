@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    error::Failure,
+    failure::Failure,
     id::Queue,
     store::row::{Claim, Claimed},
 };
@@ -36,7 +36,7 @@ const READY_MAX: Duration = Duration::from_secs(1);
 
 /// A claimed instance and its progress in this process.
 #[derive(Debug, Clone)]
-pub(crate) struct Run {
+pub(crate) struct HeldInstance {
     pub(crate) row: Arc<Claimed>,
     /// How many steps of the instance have run on this claim.
     pub(crate) steps: u32,
@@ -48,23 +48,18 @@ pub(crate) struct Run {
     pub(crate) poisoned: u8,
     /// Since when the instance has been ready to begin its step.
     pub(crate) ready_at: Instant,
-    /// True if the instance is a promoted successor in a lane of this worker and has no claim in
-    /// the database.
-    pub(crate) unclaimed: bool,
 }
 
-impl Run {
-    pub(crate) fn new(row: Claimed) -> Run {
+impl HeldInstance {
+    pub(crate) fn new(row: Claimed) -> HeldInstance {
         let now = Instant::now();
-        let unclaimed = row.unclaimed;
-        Run {
+        HeldInstance {
             row: Arc::new(row),
             steps: 0,
             since: now,
             poison: None,
             poisoned: 0,
             ready_at: now,
-            unclaimed,
         }
     }
 }
@@ -74,9 +69,6 @@ impl Run {
 struct Busy {
     /// The notification that stops the step. Only steps in a lane or under a partition key have it.
     fence: Option<Arc<Notify>>,
-    /// Since when the step has run without a claim in a lane of this worker. `None`: the instance
-    /// of the step is claimed.
-    runs_since: Option<Instant>,
 }
 
 /// The instances of one queue that this process holds, and the tasks that run their steps.
@@ -84,16 +76,16 @@ struct Busy {
 pub(crate) struct LocalQueue {
     pub(crate) queue: Queue,
     /// How many steps of the queue may run at the same time in this process.
-    workers: usize,
+    concurrency: usize,
     /// The held instances. No code holds the mutex for long, or across an await.
-    inner: Mutex<Inner>,
+    inner: Mutex<HeldInstances>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct HeldInstances {
     /// Instances that can begin their step, by priority: an urgent instance that was claimed later
     /// begins before less urgent instances.
-    ready: BTreeMap<i16, VecDeque<Run>>,
+    ready: BTreeMap<i16, VecDeque<HeldInstance>>,
     ready_count: usize,
     /// The running steps, by claim.
     busy: HashMap<Claim, Busy>,
@@ -114,7 +106,7 @@ struct Inner {
     closed: bool,
 }
 
-impl Inner {
+impl HeldInstances {
     fn count_end(&mut self) {
         self.ended += 1;
         let elapsed = self.window.get_or_insert_with(Instant::now).elapsed();
@@ -129,7 +121,7 @@ impl Inner {
         }
     }
 
-    fn pop(&mut self) -> Option<Run> {
+    fn pop(&mut self) -> Option<HeldInstance> {
         let run = self.ready.values_mut().find_map(VecDeque::pop_front)?;
         self.ready_count -= 1;
         Some(run)
@@ -137,15 +129,15 @@ impl Inner {
 }
 
 impl LocalQueue {
-    pub(crate) fn new(queue: Queue, workers: usize) -> LocalQueue {
+    pub(crate) fn new(queue: Queue, concurrency: usize) -> LocalQueue {
         LocalQueue {
             queue,
-            workers,
+            concurrency,
             inner: Mutex::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, HeldInstances> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,7 +155,7 @@ impl LocalQueue {
             let startable = AHEAD.as_secs_f64() * if inner.rate > 0.0 { inner.rate } else { first };
             (startable.min(bearable) as usize).min(AHEAD_MAX)
         };
-        let target = self.workers + ahead;
+        let target = self.concurrency + ahead;
         if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
             return 0;
         }
@@ -176,7 +168,7 @@ impl LocalQueue {
 
     /// Adds claimed instances to the instances that are ready to run. Returns how many worker tasks
     /// the caller has to start.
-    pub(crate) fn take_in(&self, runs: impl IntoIterator<Item = Run>) -> usize {
+    pub(crate) fn take_in(&self, runs: impl IntoIterator<Item = HeldInstance>) -> usize {
         let mut inner = self.lock();
         for mut run in runs {
             run.ready_at = Instant::now();
@@ -192,7 +184,7 @@ impl LocalQueue {
                 ready.push_back(run)
             }
         }
-        let wanted = self.workers.min(inner.loops + inner.ready_count);
+        let wanted = self.concurrency.min(inner.loops + inner.ready_count);
         let start = wanted.saturating_sub(inner.loops);
         inner.loops += start;
         start
@@ -200,7 +192,7 @@ impl LocalQueue {
 
     /// Records that a worker task has ended the step of one instance, and returns the next
     /// instance. Returns `None` if no instance is ready; the worker task then ends.
-    pub(crate) fn next(&self, ended: Option<Claim>) -> Option<(Run, Option<Arc<Notify>>)> {
+    pub(crate) fn next(&self, ended: Option<Claim>) -> Option<(HeldInstance, Option<Arc<Notify>>)> {
         let mut inner = self.lock();
         if let Some(claim) = ended {
             inner.busy.remove(&claim);
@@ -212,12 +204,10 @@ impl LocalQueue {
             return None;
         };
         let fence = run.row.keyed.then(|| Arc::new(Notify::new()));
-        let runs_since = run.unclaimed.then(Instant::now);
         inner.busy.insert(
             run.row.claim(),
             Busy {
                 fence: fence.clone(),
-                runs_since,
             },
         );
         Some((run, fence))
@@ -252,37 +242,9 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the instances with a step that has run without a claim for at least `long`, and
-    /// whether other steps have run without a claim for a shorter time.
-    pub(crate) fn long_running(&self, long: Duration) -> (Vec<Claim>, bool) {
-        let inner = self.lock();
-        let unclaimed = || {
-            inner
-                .busy
-                .iter()
-                .filter_map(|(claim, busy)| Some((claim, busy.runs_since?)))
-        };
-        let lasting: Vec<Claim> = unclaimed()
-            .filter(|(_, since)| since.elapsed() >= long)
-            .map(|(claim, _)| *claim)
-            .collect();
-        let waits = unclaimed().count() > lasting.len();
-        (lasting, waits)
-    }
-
-    /// Records in memory that the worker has claimed these instances in the database.
-    pub(crate) fn claimed<'a>(&self, claims: impl IntoIterator<Item = &'a Claim>) {
-        let mut inner = self.lock();
-        for claim in claims {
-            if let Some(busy) = inner.busy.get_mut(claim) {
-                busy.runs_since = None;
-            }
-        }
-    }
-
     /// Closes the in-memory queue, so that no further step begins. Returns the instances that were
     /// ready and have not begun their step.
-    pub(crate) fn close(&self) -> Vec<Run> {
+    pub(crate) fn close(&self) -> Vec<HeldInstance> {
         let mut inner = self.lock();
         inner.closed = true;
         std::iter::from_fn(|| inner.pop()).collect()
@@ -290,12 +252,13 @@ impl LocalQueue {
 
     /// Removes and returns the claimed instances that have been ready for too long, because long
     /// steps occupy all worker tasks. Another process may have free worker tasks.
-    pub(crate) fn overdue(&self) -> Vec<Run> {
+    pub(crate) fn overdue(&self) -> Vec<HeldInstance> {
         let mut inner = self.lock();
-        let is_overdue = |run: &Run| run.poison.is_none() && run.ready_at.elapsed() > READY_MAX;
+        let is_overdue =
+            |run: &HeldInstance| run.poison.is_none() && run.ready_at.elapsed() > READY_MAX;
         let mut overdue = Vec::new();
         for ready in inner.ready.values_mut() {
-            let (late, in_time): (VecDeque<Run>, VecDeque<Run>) =
+            let (late, in_time): (VecDeque<HeldInstance>, VecDeque<HeldInstance>) =
                 std::mem::take(ready).into_iter().partition(is_overdue);
             *ready = in_time;
             overdue.extend(late);

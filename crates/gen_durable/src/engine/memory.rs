@@ -21,12 +21,12 @@ pub(crate) const KEPT_MAX: usize = 100_000;
 const JITTER_MICROS: u64 = 10_000;
 
 /// A due time in microseconds, and whether it belongs to a timer or to a deadline.
-type Entry = (i64, bool);
+type DueTime = (i64, bool);
 
 #[derive(Debug)]
 pub(crate) struct Memory {
-    own: BTreeSet<Entry>,
-    others: BTreeSet<Entry>,
+    own: BTreeSet<DueTime>,
+    others: BTreeSet<DueTime>,
     /// The last known time of the database, and when this process received it. Due times are
     /// compared with no other clock.
     now: Timestamp,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clockwork_keeps_a_bounded_number_of_due_times_in_memory_and_drops_the_latest() {
+    fn the_timer_loop_keeps_a_bounded_number_of_due_times_in_memory_and_drops_the_latest() {
         let mut memory = Memory::new();
         memory.set_now(at(0));
         for n in 0..300_000_i64 {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clockwork_treats_a_timer_as_due_by_the_clock_of_the_database_and_not_before() {
+    fn the_timer_loop_treats_a_timer_as_due_by_the_clock_of_the_database_and_not_before() {
         let mut memory = Memory::new();
         memory.set_now(at(5_000_000));
         let received_at = memory.received_at;

@@ -10,7 +10,10 @@ use std::{
     },
 };
 
-use crate::{error::Failure, store::row::Claimed};
+use crate::{
+    failure::{Failure, FailureKind},
+    store::row::Claimed,
+};
 
 /// If a step meets this many outages in a row, and the worker renews its lease between any two of
 /// them, the outages count as a failure of the step.
@@ -73,13 +76,11 @@ impl Outages {
             all.remove(&row.id);
         }
         self.count.store(all.len(), Ordering::Relaxed);
-        is_over.then(|| Failure {
-            attempt: row.attempt,
-            failures: row.failures,
-            message: format!(
+        is_over.then(|| {
+            let message = format!(
                 "the step met a database outage {OUTAGES_MAX} times in a row while this worker could renew its lease: {error}"
-            ),
-            fatal: false,
+            );
+            Failure::new(FailureKind::Outage, row.counts(), message, false)
         })
     }
 

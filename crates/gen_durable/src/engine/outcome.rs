@@ -9,11 +9,13 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{core::Core, local::Run, results::FinishedStep, staff};
+use super::{core::Core, local::HeldInstance, results::FinishedStep, work::staff};
 use crate::{
+    id::Status,
+    model::step_result::Effects,
     store::{
+        commit::NextInputs,
         row::{Claim, Claimed},
-        step_results::{Effects, NextInputs},
     },
     wake::{Hint, NewTimer, TimerDue},
 };
@@ -37,16 +39,16 @@ pub(super) fn start_successors(
         .followed_at
         .lock()
         .unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let mut follows: Vec<Vec<HeldInstance>> = core.queues.iter().map(|_| Vec::new()).collect();
     let before: HashMap<i64, &FinishedStep> = ended
         .iter()
-        .map(|ended| (ended.ending.claim.id, ended))
+        .map(|ended| (ended.result.claim.id, ended))
         .collect();
     for (predecessor_id, row) in promoted {
         let Some(index) = core.queue_named(&row.queue) else {
             continue;
         };
-        let mut run = Run::new(row);
+        let mut run = HeldInstance::new(row);
         if let Some(ended) = before.get(&predecessor_id) {
             (run.steps, run.since) = (ended.run.steps + 1, ended.run.since);
         }
@@ -68,8 +70,29 @@ pub(crate) fn answer(
     batch: Vec<FinishedStep>,
     committed: impl Fn(&Claim) -> Option<NextInputs>,
 ) {
+    let makes_due = makes_due(&batch);
     apply_outcomes(core, batch, committed);
-    core.wake.wake();
+    wake_picker(core, makes_due);
+}
+
+/// Returns whether the commit of these results may have made instances due. A plain result does
+/// not.
+pub(super) fn makes_due(batch: &[FinishedStep]) -> bool {
+    batch.iter().any(|ended| {
+        ended.result.effects.is_some()
+            || ended.result.keyed
+            || ended.result.status == Status::Runnable
+    })
+}
+
+/// Wakes the picker after a commit. A worker that shares its polls with others polls out of turn
+/// only if the commit made instances due, or if a queue of this process had no room before.
+pub(super) fn wake_picker(core: &Core, makes_due: bool) {
+    if makes_due || core.fleet.size() == 1 {
+        core.wake.wake();
+    } else {
+        core.wake.wake_for_room();
+    }
 }
 
 /// Processes each step result of a batch: starts the next step if the instance runs ahead, and
@@ -81,40 +104,40 @@ pub(super) fn apply_outcomes(
     batch: Vec<FinishedStep>,
     committed: impl Fn(&Claim) -> Option<NextInputs>,
 ) {
-    let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let mut ahead: Vec<Vec<HeldInstance>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
         let FinishedStep {
-            ending,
+            result,
             run,
             queue,
             outcome,
             ahead: next,
             unsure: _,
         } = ended;
-        let found = committed(&ending.claim);
+        let found = committed(&result.claim);
         let ours = found.is_some();
         core.release_suspect(&run.row);
-        count(core, &run.row, if ours { outcome } else { "stale" });
+        count(core, &run.row, if ours { outcome.name() } else { "stale" });
         if !ours {
             tracing::info!(
-                instance.id = ending.claim.id,
+                instance.id = result.claim.id,
                 "a step result was dropped: the claim is no longer held by this worker"
             );
             metrics::counter!("durable_stale_results_total").increment(1);
-            if ending.keyed {
-                core.releases.push(ending.claim);
+            if result.keyed {
+                core.releases.push(result.claim);
             }
         }
         if ours {
-            core.failures.settled(&run.row, &ending);
+            core.failures.settled(&run.row, &result);
         }
-        if let (Some(more), true) = (&ending.more, ours) {
-            hint_new_instances(core, more, run.row.now);
+        if let (Some(effects), true) = (&result.effects, ours) {
+            hint_new_instances(core, effects, run.row.now);
             core.pool
-                .inner
+                .connections
                 .log
-                .wake_readers(more.events.iter().map(|event| event.tenant.as_str()));
+                .wake_readers(effects.events.iter().map(|event| event.tenant.as_str()));
         }
         match (next, found) {
             (Some(row), Some(NextInputs { inbox, children })) => {
@@ -124,12 +147,11 @@ pub(super) fn apply_outcomes(
                     ..row
                 };
                 let steps = run.steps + 1;
-                let run = Run {
+                let run = HeldInstance {
                     row: Arc::new(row),
                     steps,
                     poison: None,
                     poisoned: 0,
-                    unclaimed: false,
                     ..run
                 };
                 if let Some(runs) = ahead.get_mut(queue) {
@@ -138,7 +160,7 @@ pub(super) fn apply_outcomes(
             }
             _ => {
                 if let Some(claims) = gone.get_mut(queue) {
-                    claims.push(ending.claim);
+                    claims.push(result.claim);
                 }
             }
         }
@@ -158,16 +180,16 @@ pub(super) fn apply_outcomes(
 /// New instances have been due since the commit began, which may be a while ago, and they may have
 /// a priority that this process has not read yet. The hint therefore moves the picker's watermark
 /// back to the time at which the worker claimed the creating instance.
-fn hint_new_instances(core: &Core, more: &Effects, from: Timestamp) {
-    let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
-    for new in children.chain(&more.new_instances) {
+fn hint_new_instances(core: &Core, effects: &Effects, from: Timestamp) {
+    let children = effects.spawn.iter().flat_map(|spawn| &spawn.children);
+    for new in children.chain(&effects.new_instances) {
         core.wake.hint(Hint {
             queue: new.queue.clone(),
             priority: new.priority,
             from,
         });
     }
-    if let Some(deadline) = &more.deadline {
+    if let Some(deadline) = &effects.deadline {
         let due = match (deadline.at, deadline.after) {
             (Some(at), _) => TimerDue::At(at),
             (None, after) => TimerDue::After(
@@ -180,7 +202,7 @@ fn hint_new_instances(core: &Core, more: &Effects, from: Timestamp) {
             is_timer: false,
         });
     }
-    for repeat in &more.repeats {
+    for repeat in &effects.repeats {
         core.wake.arm(NewTimer {
             due: TimerDue::At(repeat.due),
             is_timer: true,

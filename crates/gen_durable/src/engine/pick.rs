@@ -10,7 +10,9 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use tracing::Instrument;
 
-use super::{core::Core, failures::InstanceFailure, local::Run, staff};
+use super::{
+    core::Core, failures::InstanceFailure, fleet::SHARED_POLL_MAX, local::HeldInstance, work::staff,
+};
 use crate::{
     id::Status,
     store::{
@@ -68,7 +70,13 @@ pub(crate) async fn run(core: Arc<Core>) {
             return;
         }
         picker.listen(&core);
+        // The committer wakes the picker when it has removed an instance of a queue that was full.
+        // It may do so while the picker computes the room, so the picker announces its wait before.
+        core.wake.announce_wait_for_room(true);
         let wanted = picker.wanted(&core);
+        core.wake
+            .announce_wait_for_room(wanted.queues.len() < core.queues.len());
+        core.fleet.record_room(!wanted.queues.is_empty());
         if wanted.queues.is_empty() {
             wait(&core, core.settings.idle_poll).await;
             continue;
@@ -95,6 +103,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             &core.worker.steps,
             &core.worker.id,
             core.lease_seconds(),
+            core.fleet.is_count_due(),
         );
         let picked = picking
             .instrument(tracing::debug_span!("pick", queues = ?wanted.queues))
@@ -169,7 +178,7 @@ pub(crate) async fn set_aside(
 
 /// The state of the picker for one priority of a queue.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct PriorityMark {
     /// Where the next pick of this priority begins to read the index of runnable instances.
     mark: Mark,
     /// When the priority was last in use: a hint or the sweep named it, or a pick claimed a row of
@@ -177,9 +186,9 @@ struct Known {
     used_at: Instant,
 }
 
-impl Known {
-    fn new() -> Known {
-        Known {
+impl PriorityMark {
+    fn new() -> PriorityMark {
+        PriorityMark {
             mark: Mark::START,
             used_at: Instant::now(),
         }
@@ -188,7 +197,7 @@ impl Known {
 
 struct Picker {
     /// The priorities in use in each queue, with the state of the picker for each priority.
-    marks: HashMap<String, BTreeMap<i16, Known>>,
+    marks: HashMap<String, BTreeMap<i16, PriorityMark>>,
     /// Whether the picker has read the priorities in use since its start or the last outage.
     knows_priorities: bool,
     worked_at: Instant,
@@ -214,8 +223,8 @@ impl Picker {
                 id: 0,
             };
             let marks = self.marks.entry(hint.queue).or_default();
-            let known = marks.entry(hint.priority).or_insert_with(Known::new);
-            *known = Known {
+            let known = marks.entry(hint.priority).or_insert_with(PriorityMark::new);
+            *known = PriorityMark {
                 mark: known.mark.min(from),
                 used_at: Instant::now(),
             };
@@ -227,7 +236,10 @@ impl Picker {
         for (queue, used) in priorities.iter() {
             let marks = self.marks.entry(queue.clone()).or_default();
             for priority in used {
-                marks.entry(*priority).or_insert_with(Known::new).used_at = Instant::now();
+                marks
+                    .entry(*priority)
+                    .or_insert_with(PriorityMark::new)
+                    .used_at = Instant::now();
             }
         }
     }
@@ -238,7 +250,7 @@ impl Picker {
                 .entry(queue)
                 .or_default()
                 .entry(priority)
-                .or_insert_with(Known::new);
+                .or_insert_with(PriorityMark::new);
         }
         self.knows_priorities = true;
     }
@@ -282,7 +294,7 @@ impl Picker {
             // Each priority costs an index probe in every pick, so the picker forgets a priority
             // that is no longer in use.
             forget_unused(marks, Instant::now());
-            marks.entry(0).or_insert_with(Known::new);
+            marks.entry(0).or_insert_with(PriorityMark::new);
             wanted.add(
                 name,
                 room,
@@ -302,14 +314,19 @@ impl Picker {
             now,
             next_due,
             paused,
+            fleet,
         } = picked;
+        core.fleet.set_now(now);
+        if let Some((size, place)) = fleet {
+            core.fleet.count(size, place);
+        }
         let came = rows.len();
-        let mut by_queue: HashMap<String, Vec<Run>> = HashMap::new();
+        let mut by_queue: HashMap<String, Vec<HeldInstance>> = HashMap::new();
         for row in rows {
             by_queue
                 .entry(row.queue.clone())
                 .or_default()
-                .push(Run::new(row));
+                .push(HeldInstance::new(row));
         }
         let mut full = false;
         for (queue, room) in wanted.queues.iter().zip(&wanted.room) {
@@ -326,7 +343,7 @@ impl Picker {
                     .map(|run| (run.row.priority, run.row.eligible_at, run.row.id))
                     .max();
                 full |= was_full;
-                self.move_marks(queue, last, was_full, now);
+                self.move_marks(core, queue, last, was_full, now);
             }
             hand_out(core, queue, runs);
         }
@@ -342,6 +359,7 @@ impl Picker {
         if full {
             return Duration::ZERO;
         }
+        let next_due = next_due.filter(|due| core.fleet.wakes_for(*due));
         let until_due = next_due.map_or(Duration::MAX, |due| {
             Duration::try_from(due.duration_since(now)).unwrap_or_default()
                 + Duration::from_micros(100)
@@ -350,7 +368,7 @@ impl Picker {
     }
 
     /// Records that the priorities of the claimed rows are in use. The runs are sorted by priority.
-    fn mark_used(&mut self, queue: &str, runs: &[Run]) {
+    fn mark_used(&mut self, queue: &str, runs: &[HeldInstance]) {
         let Some(marks) = self.marks.get_mut(queue) else {
             return;
         };
@@ -366,12 +384,15 @@ impl Picker {
 
     fn move_marks(
         &mut self,
+        core: &Core,
         queue: &str,
         last: Option<(i16, Timestamp, i64)>,
         full: bool,
         now: Timestamp,
     ) {
-        let late = Duration::try_from_secs_f64(PASSED_MAX / self.rate.max(1.0))
+        // The other workers of the group claim about as many rows as this worker.
+        let group_rate = self.rate * f64::from(core.fleet.size());
+        let late = Duration::try_from_secs_f64(PASSED_MAX / group_rate.max(1.0))
             .unwrap_or(LATE_COMMITS_MAX);
         let late = late.clamp(LATE_COMMITS_MIN, LATE_COMMITS_MAX);
         let Some(marks) = self.marks.get_mut(queue) else {
@@ -407,24 +428,26 @@ impl Picker {
             .unwrap_or_else(PoisonError::into_inner);
         let idle = self.worked_at.max(followed_at).elapsed();
         let settings = &core.settings;
-        let pause = match idle {
-            idle if idle < BUSY_FOR => settings.busy_poll,
-            idle if idle < CALM_AFTER => CALM_POLL,
-            idle if idle < QUIET_AFTER => QUIET_POLL,
-            _ => settings.idle_poll,
+        let (pause, max) = match idle {
+            idle if idle < BUSY_FOR => (settings.busy_poll, SHARED_POLL_MAX),
+            idle if idle < CALM_AFTER => (CALM_POLL, settings.idle_poll),
+            idle if idle < QUIET_AFTER => (QUIET_POLL, settings.idle_poll),
+            _ => (settings.idle_poll, settings.idle_poll),
         };
-        pause.clamp(settings.busy_poll, settings.idle_poll)
+        core.fleet
+            .share(pause, max)
+            .clamp(settings.busy_poll, settings.idle_poll)
     }
 }
 
-fn forget_unused(marks: &mut BTreeMap<i16, Known>, now: Instant) {
+fn forget_unused(marks: &mut BTreeMap<i16, PriorityMark>, now: Instant) {
     marks
         .retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
 }
 
 /// Adds claimed instances to the in-memory queue of their queue, and starts worker tasks for them.
 /// The picker and the sweep call this function for the instances that they claim.
-pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
+pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<HeldInstance>) {
     let Some(index) = core.queue_named(queue) else {
         return;
     };
@@ -450,11 +473,11 @@ mod tests {
 
     #[test]
     fn the_picker_forgets_a_priority_that_was_not_used_for_a_while() {
-        let mut marks = BTreeMap::from([(3, Known::new())]);
+        let mut marks = BTreeMap::from([(3, PriorityMark::new())]);
         let begun = Instant::now();
         marks.insert(
             5,
-            Known {
+            PriorityMark {
                 mark: Mark::START,
                 used_at: begun + PRIORITY_FORGOTTEN_AFTER,
             },

@@ -5,10 +5,11 @@ use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc, time::Insta
 
 use futures_util::future::BoxFuture;
 
-use super::execute::{self, Decision, Environment};
+use super::execute::{self, Environment, StepRun};
 use crate::{
     codec,
-    error::{Error, Failure},
+    error::Error,
+    failure::Failure,
     id::{NAME_BYTES_MAX, Queue},
     machine::{Machine, shape, variant_names},
     store::row::Claimed,
@@ -49,15 +50,15 @@ pub(crate) trait Kind: Send + Sync {
         row: Arc<Claimed>,
         poison: Option<Failure>,
         environment: Arc<Environment>,
-    ) -> BoxFuture<'static, Decision>;
+    ) -> BoxFuture<'static, StepRun>;
 }
 
-struct Typed<M, App> {
+struct TypedMachine<M, App> {
     app: Arc<App>,
     machine: PhantomData<fn() -> M>,
 }
 
-impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App> {
+impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for TypedMachine<M, App> {
     fn name(&self) -> &'static str {
         M::NAME
     }
@@ -81,15 +82,15 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
         row: Arc<Claimed>,
         poison: Option<Failure>,
         environment: Arc<Environment>,
-    ) -> BoxFuture<'static, Decision> {
+    ) -> BoxFuture<'static, StepRun> {
         Box::pin(async move {
             let app: &App = &self.app;
             let begun = Instant::now();
-            let decision = execute::execute::<M>(app.part(), &row, poison, &environment).await;
-            Decision {
+            let run = execute::execute::<M>(app.part(), &row, poison, &environment).await;
+            StepRun {
                 history: M::HISTORY,
                 took: begun.elapsed(),
-                ..decision
+                ..run
             }
         })
     }
@@ -132,7 +133,7 @@ impl Registry {
             );
             return Err(Error::invalid(message));
         }
-        let kind: Arc<dyn Kind> = Arc::new(Typed::<M, App> {
+        let kind: Arc<dyn Kind> = Arc::new(TypedMachine::<M, App> {
             app,
             machine: PhantomData,
         });

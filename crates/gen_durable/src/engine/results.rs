@@ -10,8 +10,8 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::local::Run;
-use crate::store::{row::Claimed, step_results::StepResult};
+use super::local::HeldInstance;
+use crate::{model::history::HistoryOutcome, model::step_result::StepResult, store::row::Claimed};
 
 /// Number of committers that write, at the same time, results that free a lane or a partition key.
 const COMMITTERS: usize = 2;
@@ -24,10 +24,10 @@ const GATHER_MAX: Duration = Duration::from_millis(1);
 /// A step result, with the values that the engine needs after its commit.
 #[derive(Debug)]
 pub(crate) struct FinishedStep {
-    pub(crate) ending: StepResult,
-    pub(crate) run: Run,
+    pub(crate) result: StepResult,
+    pub(crate) run: HeldInstance,
     pub(crate) queue: usize,
-    pub(crate) outcome: &'static str,
+    pub(crate) outcome: HistoryOutcome,
     /// True if the committer sent this result and got no reply, so the result may be committed
     /// already.
     pub(crate) unsure: bool,
@@ -63,7 +63,7 @@ impl ResultQueue {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0_usize;
         let fits = |ended: &&FinishedStep| {
-            bytes = bytes.saturating_add(ended.ending.bytes());
+            bytes = bytes.saturating_add(ended.result.bytes());
             bytes <= bytes_max
         };
         let count = waiting.iter().take(limit).take_while(fits).count().max(1);

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::Health;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 
 /// How often [`RunningEngine::ready`] checks whether the engine is ready.
 const READY_POLL: Duration = Duration::from_millis(10);
@@ -42,7 +42,7 @@ impl RunningEngine {
         while !self.health.is_ready() {
             if self.task.is_finished() {
                 return Err(Error::new(
-                    Kind::Broken,
+                    ErrorKind::Internal,
                     "the engine has ended before it was ready",
                 ));
             }
@@ -80,7 +80,7 @@ impl RunningEngine {
 fn ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
     ended.unwrap_or_else(|error| {
         Err(Error::because(
-            Kind::Broken,
+            ErrorKind::Internal,
             "the engine's task has ended",
             error,
         ))

@@ -14,7 +14,7 @@ use crate::{
         connection::Connection,
         fault::Fault,
         schedule,
-        timer::{DueTimer, Verdict},
+        timer::{DueTimer, Firing},
     },
 };
 
@@ -31,9 +31,9 @@ struct Plan {
 
 /// All schedules that this engine can fire.
 #[derive(Default, Clone)]
-pub(crate) struct Schedules(BTreeMap<String, Plan>);
+pub(crate) struct RegisteredSchedules(BTreeMap<String, Plan>);
 
-impl Schedules {
+impl RegisteredSchedules {
     pub(crate) fn add<B: IntoNewInstance>(
         &mut self,
         name: &str,
@@ -45,7 +45,7 @@ impl Schedules {
             .check()
             .map_err(|why| Error::invalid(format!("the schedule {name:?} is invalid: {why}")))?;
         check_length(&cycle)?;
-        let make: Make = Arc::new(move |occurrence| make(occurrence).into_new_instance());
+        let make: Make = Arc::new(move |occurrence| make(occurrence).into_new_instance().untyped());
         if self
             .0
             .insert(name.to_owned(), Plan { cycle, make })
@@ -106,8 +106,8 @@ impl Schedules {
         timer: &DueTimer,
         now: Timestamp,
         payload_bytes_max: usize,
-    ) -> Result<Verdict, String> {
-        let mut verdict = Verdict {
+    ) -> Result<Firing, String> {
+        let mut verdict = Firing {
             id: timer.id,
             due: timer.due,
             happens: true,
@@ -121,8 +121,10 @@ impl Schedules {
                 .cycle
                 .parse()
                 .map_err(|error| format!("this build cannot parse its cycle: {error}"))?;
-            let missed = MisfirePolicy::named(&timer.missed)
-                .ok_or_else(|| format!("{:?} is not a misfire policy", timer.missed))?;
+            let missed: MisfirePolicy = timer
+                .missed
+                .parse()
+                .map_err(|_| format!("{:?} is not a misfire policy", timer.missed))?;
             let cycle = cycle.misfire(missed);
             let MisfireDecision {
                 happens,
@@ -152,7 +154,8 @@ impl Schedules {
             let new_instance = made.map_err(|_| {
                 "the schedule's function panicked while it built the new instance".to_owned()
             })?;
-            let new = new_instance.new.map_err(|error| error.to_string())?;
+            let mut new = new_instance.new.map_err(|error| error.to_string())?;
+            new.resolve(now).map_err(|error| error.to_string())?;
             new.check(payload_bytes_max)
                 .map_err(|error| error.to_string())?;
             verdict.new_instance = Some(new);
@@ -172,7 +175,7 @@ pub(crate) fn check_length(cycle: &Cycle) -> Result<(), Error> {
     Ok(())
 }
 
-impl fmt::Debug for Schedules {
+impl fmt::Debug for RegisteredSchedules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
             .entries(self.0.iter().map(|(name, plan)| (name, &plan.cycle)))

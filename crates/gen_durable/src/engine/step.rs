@@ -10,10 +10,11 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 use tracing::Instrument;
 
-use super::{core::Core, execute::Decision, local::Run, registry::Kind, step_tx_commit};
+use super::{core::Core, execute::StepRun, local::HeldInstance, registry::Kind, step_tx_commit};
 use crate::{
-    error::Failure,
+    failure::Failure,
     id::Status,
+    model::history::HistoryOutcome,
     store::{
         lease::{self, Begun},
         row::{Claim, Claimed},
@@ -25,7 +26,12 @@ use crate::{
 const BEGIN_RETRY: Duration = Duration::from_millis(50);
 
 /// Runs one step of a claimed instance, and adds its result to the committer's in-memory queue.
-pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<Notify>>) {
+pub(super) async fn run(
+    core: &Arc<Core>,
+    queue: usize,
+    mut run: HeldInstance,
+    fence: Option<Arc<Notify>>,
+) {
     let row = run.row.clone();
     let Some(kind) = core
         .registry
@@ -68,10 +74,10 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
     let machine = kind.name();
     let begun = Instant::now();
     let running = decide(core, &kind, &row, run.poison.clone());
-    let decision = match fence {
+    let ran = match fence {
         None => running.await,
         Some(fence) => tokio::select! {
-            decision = running => decision,
+            ran = running => ran,
             () = fence.notified() => {
                 step_tx_commit::release_claim(core, queue, &run, "the lease expired, and the step needs mutual exclusion").await;
                 return;
@@ -79,18 +85,18 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
         },
     };
     metrics::histogram!("durable_step_seconds", "machine" => machine).record(begun.elapsed());
-    let mut decision = decision;
-    if decision.status == Status::Stuck {
+    let mut ran = ran;
+    if ran.result.status == Status::Stuck {
         core.undecodable.add(row.id);
     }
-    let tx = decision.within.take();
+    let tx = ran.within.take();
     if run.poison.is_some() && tx.is_none() {
         run.since = Instant::now();
     }
-    let ended = core.ended(run, queue, decision);
+    let ended = core.ended(run, queue, ran);
     match tx {
         None => core.to_commit(ended),
-        Some(tx) => step_tx_commit::conclude(core, ended, tx).await,
+        Some(tx) => step_tx_commit::commit(core, ended, tx).await,
     }
 }
 
@@ -101,25 +107,26 @@ async fn decide(
     kind: &Arc<dyn Kind>,
     row: &Arc<Claimed>,
     known: Option<Failure>,
-) -> Decision {
-    let decision = caught(core, kind, row, known).await;
-    if decision.outcome != "outage" {
-        if decision.within.is_none() {
+) -> StepRun {
+    let ran = caught(core, kind, row, known).await;
+    if ran.outcome != HistoryOutcome::Outage {
+        if ran.within.is_none() {
             core.outages.over(row.id);
         }
-        return decision;
+        return ran;
     }
-    let error = decision.error.as_deref().unwrap_or_default();
+    let error = ran.result.error.as_deref().unwrap_or_default();
     let Some(failure) = core.outages.met(row, core.lease.renewals(), error) else {
-        return decision;
+        return ran;
     };
     let message = failure.message.clone();
     let handled = caught(core, kind, row, Some(failure)).await;
-    if handled.outcome == "outage" {
-        let error = handled.error.unwrap_or_default();
-        return Decision::failed(&format!(
-            "{message}; and its handler met an outage too: {error}"
-        ));
+    if handled.outcome == HistoryOutcome::Outage {
+        let error = handled.result.error.unwrap_or_default();
+        return StepRun::failed(
+            row,
+            &format!("{message}; and its handler met an outage too: {error}"),
+        );
     }
     handled
 }
@@ -131,14 +138,14 @@ async fn caught(
     kind: &Arc<dyn Kind>,
     row: &Arc<Claimed>,
     known: Option<Failure>,
-) -> Decision {
+) -> StepRun {
     let span = tracing::info_span!("step", machine = kind.name(), step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
     let running = kind
         .clone()
         .run(row.clone(), known, core.environment.clone())
         .instrument(span);
     let ran = AssertUnwindSafe(running).catch_unwind().await;
-    ran.unwrap_or_else(|_| Decision::failed("the step panicked while its values were dropped"))
+    ran.unwrap_or_else(|_| StepRun::failed(row, "the step panicked while its values were dropped"))
 }
 
 /// Records that a step begins, for a row that a crashed worker held before. If this worker crashes
@@ -148,6 +155,7 @@ async fn record_begin(core: &Core, claim: Claim) -> bool {
     loop {
         let recorded = core
             .pool
+            .connections
             .call(move |connection| async move { lease::begin_step(&connection, claim).await });
         match recorded.await {
             Ok(Ok(Begun::Recorded)) => return true,

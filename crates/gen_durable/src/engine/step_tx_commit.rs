@@ -3,14 +3,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{commit, core::Core, local::Run, outcome::answer, results::FinishedStep, staff};
-use crate::store::{
-    fault::Fault,
-    pick::release_claims,
-    resolve::{self, Resolved},
-    row::Claim,
-    step_results::NextInputs,
-    step_tx::StepTx,
+use super::{
+    commit::refused, core::Core, local::HeldInstance, outcome::answer, results::FinishedStep,
+    work::staff,
+};
+use crate::{
+    error::chain,
+    store::{
+        commit::NextInputs,
+        fault::Fault,
+        pick::release_claims,
+        resolve::{self, Resolved},
+        row::Claim,
+    },
+    transaction::StepTx,
 };
 
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -18,17 +24,17 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Writes the step result into the step's transaction and commits the transaction. If the claim is
 /// lost, rolls the transaction back.
-pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) {
+pub(crate) async fn commit(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) {
     core.lease.good().await;
-    let claim = ended.ending.claim;
-    match tx.conclude(&core.target, &ended.ending).await {
+    let claim = ended.result.claim;
+    match tx.write_and_commit(&core.target, &ended.result).await {
         Ok(committed) => {
             core.outages.over(claim.id);
             answer(core, vec![ended], |_| committed.clone());
         }
         // The step's own statements share this transaction, so the step's handler receives the
         // refused commit as a failure.
-        Err(fault @ Fault::Refused { .. }) => commit::poisoned(core, ended, &fault),
+        Err(fault @ Fault::Refused { .. }) => refused(core, ended, &fault),
         Err(Fault::Busy(why) | Fault::Away(why) | Fault::TimedOut(why)) => {
             give_up(
                 core,
@@ -68,23 +74,26 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) 
 async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<NextInputs>)> {
     let mut pause = RETRY_FIRST;
     loop {
-        let asked = core.pool.call_for_engine(move |connection| async move {
-            let fate = resolve::resolve(&connection, &[claim])
-                .await?
-                .pop()
-                .unwrap_or(Resolved::Stale);
-            let committed = if fate == Resolved::Committed {
-                vec![claim]
-            } else {
-                Vec::new()
-            };
-            Ok::<_, Fault>((
-                fate,
-                resolve::inputs(&connection, &committed)
+        let asked = core
+            .pool
+            .connections
+            .call_for_engine(move |connection| async move {
+                let fate = resolve::resolve(&connection, &[claim])
                     .await?
-                    .remove(&claim.id),
-            ))
-        });
+                    .pop()
+                    .unwrap_or(Resolved::Stale);
+                let committed = if fate == Resolved::Committed {
+                    vec![claim]
+                } else {
+                    Vec::new()
+                };
+                Ok::<_, Fault>((
+                    fate,
+                    resolve::inputs(&connection, &committed)
+                        .await?
+                        .remove(&claim.id),
+                ))
+            });
         match asked.await {
             Ok(Ok((fate, found))) if fate != Resolved::Held => return Some((fate, found)),
             _ if core.phase.is_stopped() => return None,
@@ -109,7 +118,7 @@ async fn give_up(core: &Arc<Core>, ended: FinishedStep, why: &str) {
 
 /// Releases a claim without a step result. The release counts no attempt, because an outage is not
 /// a failure of the step.
-pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &Run, why: &str) {
+pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &HeldInstance, why: &str) {
     let claim = run.row.claim();
     tracing::info!(instance.id = claim.id, "releasing a claim: {why}");
     release_all(core, vec![claim], || core.phase.is_stopped()).await;
@@ -131,29 +140,32 @@ pub(crate) async fn release_all(
     let mut pause = RETRY_FIRST;
     loop {
         let asked = claims.clone();
-        let tried = core.pool.call_for_engine(move |connection| async move {
-            let released = release_claims(&connection, &asked).await?;
-            if released >= asked.len() {
-                return Ok(Vec::new());
-            }
-            // If a claim was not released, another worker has claimed the instance row since, or
-            // another transaction has locked the row.
-            let fates = resolve::resolve(&connection, &asked).await?;
-            let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
-            Ok(asked
-                .into_iter()
-                .zip(fates)
-                .filter(|(_, fate)| ours(fate))
-                .map(|(claim, _)| claim)
-                .collect())
-        });
+        let tried = core
+            .pool
+            .connections
+            .call_for_engine(move |connection| async move {
+                let released = release_claims(&connection, &asked).await?;
+                if released >= asked.len() {
+                    return Ok(Vec::new());
+                }
+                // If a claim was not released, another worker has claimed the instance row since,
+                // or another transaction has locked the row.
+                let fates = resolve::resolve(&connection, &asked).await?;
+                let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
+                Ok(asked
+                    .into_iter()
+                    .zip(fates)
+                    .filter(|(_, fate)| ours(fate))
+                    .map(|(claim, _)| claim)
+                    .collect())
+            });
         match tried.await {
             Ok(Ok(left)) => claims = left,
             Ok(Err(fault)) => {
                 let fault: Fault = fault;
                 tracing::warn!(error = fault.message(), "could not release claims");
             }
-            Err(error) => tracing::warn!(%error, "could not release claims"),
+            Err(error) => tracing::warn!(error = chain(&error), "could not release claims"),
         }
         if claims.is_empty() || ends() {
             return claims.len();

@@ -35,11 +35,11 @@ impl Undecodable {
         }
     }
 
-    /// Returns the ids of the instance rows that this process could not decode, or `None` if there
-    /// are too many.
-    fn ids(&self) -> Option<Vec<i64>> {
+    /// Removes the ids of the instance rows that this process could not decode. Removes all ids if
+    /// there are too many such rows.
+    fn remove_from(&self, page: &mut Vec<i64>) {
         let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (ids.len() < UNDECODABLE_MAX).then(|| ids.iter().copied().collect())
+        page.retain(|id| ids.len() < UNDECODABLE_MAX && !ids.contains(id));
     }
 }
 
@@ -52,12 +52,15 @@ pub(crate) async fn retry(
 ) -> Result<(), Fault> {
     let mut count = 0;
     for _ in 0..PAGES_MAX {
-        let Some(undecodable) = core.undecodable.ids() else {
-            break;
-        };
-        let (last, retried) =
-            queue::retry_stuck(connection, &core.worker.steps, *after, PAGE, &undecodable).await?;
-        count += retried;
+        let (last, mut ids) =
+            queue::stuck_page(connection, &core.worker.steps, *after, PAGE).await?;
+        // A worker task records a row that it cannot decode before the row becomes stuck. So this
+        // process knows every row of the page that it could not decode itself, if it compares after
+        // the page was read.
+        core.undecodable.remove_from(&mut ids);
+        if !ids.is_empty() {
+            count += queue::retry_stuck(connection, &ids).await?;
+        }
         *after = last.unwrap_or(0);
         if last.is_none() {
             break;

@@ -3,13 +3,13 @@
 use super::{KEY_BYTES_MAX, NAME_BYTES_MAX, Operate, named};
 use crate::{
     codec,
-    error::{Error, Kind, storable},
+    error::{Error, ErrorKind, storable},
     id::Status,
+    inspect::{Blocker, Explanation, LaneInfo},
     lane::LaneKey,
     store::{
-        explain::{Blocker, Explanation},
         fault::Fault,
-        keyed::{self, LaneInfo},
+        keyed,
         lane::{self, Unblock},
     },
 };
@@ -53,6 +53,7 @@ impl Operate {
         let key = lane.clone();
         let done: Result<_, Fault> = self
             .pool
+            .connections
             .apart(move |connection| async move {
                 let done = lane::unblock(&connection, &key, &act).await?;
                 // Reads the lane only to explain why the database rejected the call.
@@ -70,14 +71,17 @@ impl Operate {
                 Ok(id)
             }
             Ok((None, None)) => Err(Error::new(
-                Kind::NotFound,
+                ErrorKind::NotFound,
                 format!("there is no instance in the lane {lane}"),
             )),
             Ok((None, Some(found))) => Err(Error::invalid(not_blocked(&lane, &found))),
-            Err(fault) if fault.is_taken_key() => Err(Error::invalid(format!(
-                "the head of the lane {lane} cannot be retried: its key is taken by another instance ({}); use `durable lanes skip` or `discard` to unblock the lane",
-                fault.message()
-            ))),
+            Err(fault) if fault.is_taken_key() => Err(Error::because(
+                ErrorKind::KeyTaken,
+                format!(
+                    "the head of the lane {lane} cannot be retried: another instance holds its key; use `durable lanes skip` or `discard` to unblock the lane"
+                ),
+                fault.message(),
+            )),
             Err(fault) => Err(fault.into_error("unblock a lane")),
         }
     }

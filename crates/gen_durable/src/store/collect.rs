@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{connection::Connection, fault::Fault, row::column, sql};
+use super::{connection::Connection, fault::Fault, row::named, sql};
 use crate::{id::Queue, settings::Retention};
 
 sql!(COLLECT, "collect.sql", [FLOAT8, FLOAT8, FLOAT8, INT4]);
@@ -38,8 +38,9 @@ pub(crate) async fn collect(
     let rows = connection
         .query(&COLLECT, &[&done, &failed, &pause_seconds, &limit])
         .await?;
-    rows.first()
-        .map_or(Ok((0, false)), |row| Ok((column(row, 0)?, column(row, 1)?)))
+    rows.first().map_or(Ok((0, false)), |row| {
+        Ok((named(row, "deleted")?, named(row, "more")?))
+    })
 }
 
 /// Stores the retention of these queues in the table `queues`, where the upkeep of every worker
@@ -73,7 +74,7 @@ pub(crate) async fn collect_signals(
         .query(&COLLECT_SIGNALS, &[&from, &retention_seconds, &limit])
         .await?;
     match rows.first() {
-        Some(row) => Ok((column(row, 0)?, column(row, 1)?)),
+        Some(row) => Ok((named(row, "count")?, named(row, "last_consumed_at")?)),
         None => Ok((0, None)),
     }
 }

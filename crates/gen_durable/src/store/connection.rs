@@ -3,19 +3,15 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
     hash::{BuildHasher, RandomState},
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tokio_postgres::{
-    CancelToken, Row, Statement,
-    types::{ToSql, Type},
-};
+use tokio_postgres::{CancelToken, Row, types::ToSql};
 
-use super::{Sql, fault::Fault, link::Link, target::Target};
+use super::{Sql, fault::Fault, link::Link, live::Live, target::Target};
 
 /// A parameter of an SQL statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
@@ -73,14 +69,6 @@ enum Role {
     /// the worker, that loop can do nothing useful.
     Loop,
     Call,
-}
-
-/// An open connection and the statements that it has prepared. The prepared statements are valid on
-/// this connection only.
-#[derive(Debug)]
-struct Live {
-    link: Link,
-    prepared: RefCell<HashMap<&'static str, Statement>>,
 }
 
 impl Connection {
@@ -142,8 +130,12 @@ impl Connection {
     ) -> Result<Vec<Row>, Fault> {
         let live = self.client().await?;
         self.target.count(sql.name);
-        self.answer(&live, !sql.is_commit(), self.send(&live, sql, params, None))
-            .await
+        self.answer(
+            &live,
+            !sql.is_commit(),
+            live.send(&self.target, sql, params, None),
+        )
+        .await
     }
 
     /// Sends one statement as a transaction of its own that waits only briefly for a lock. While
@@ -208,7 +200,7 @@ impl Connection {
                 .chain(std::iter::once(&wait as Param<'_>))
                 .collect();
             return self
-                .answer(&live, true, self.send(&live, sql, &params, None))
+                .answer(&live, true, live.send(&self.target, sql, &params, None))
                 .await;
         }
         // With `statement_timeout`, the server ends a statement after its caller has stopped
@@ -221,8 +213,12 @@ impl Connection {
             wait.as_millis(),
             self.deadline().as_millis()
         );
-        self.answer(&live, true, self.send(&live, sql, params, Some(&begin)))
-            .await
+        self.answer(
+            &live,
+            true,
+            live.send(&self.target, sql, params, Some(&begin)),
+        )
+        .await
     }
 
     /// Sends SQL text without parameters and without result rows by the simple protocol: BEGIN,
@@ -277,75 +273,6 @@ impl Connection {
         self.client.borrow_mut().take();
     }
 
-    /// Sends a statement. With `begin`, sends the text of `begin`, the statement and a COMMIT in
-    /// one round trip.
-    async fn send(
-        &self,
-        live: &Live,
-        sql: &'static Sql,
-        params: &[Param<'_>],
-        begin: Option<&str>,
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        if sql.prepared && !self.target.is_unnamed() {
-            let sent = match self.statement(live, sql).await {
-                Ok(statement) => {
-                    live.in_transaction(begin, live.link.query(&statement, params))
-                        .await
-                }
-                Err(error) => Err(error),
-            };
-            match sent {
-                Err(error)
-                    if error
-                        .code()
-                        .is_some_and(|code| is_pooler_error(code.code())) =>
-                {
-                    tracing::info!(
-                        "the pooler does not keep prepared statements; sending unnamed statements from now on"
-                    );
-                    self.target.set_unnamed();
-                }
-                // A migration changed the schema after this connection prepared the statement, so
-                // the server refused the prepared plan before the statement ran. The connection
-                // prepares the statement anew and sends it once more.
-                Err(error) if error.code().is_some_and(|code| code.code() == "0A000") => {
-                    live.prepared.borrow_mut().remove(sql.name);
-                    let statement = self.statement(live, sql).await?;
-                    return live
-                        .in_transaction(begin, live.link.query(&statement, params))
-                        .await;
-                }
-                sent => return sent,
-            }
-        }
-        let typed: Vec<(Param<'_>, Type)> = params
-            .iter()
-            .copied()
-            .zip(sql.types.iter().cloned())
-            .collect();
-        let text = self.target.render(sql.text);
-        live.in_transaction(begin, live.link.query_typed(&text, &typed))
-            .await
-    }
-
-    async fn statement(
-        &self,
-        live: &Live,
-        sql: &'static Sql,
-    ) -> Result<Statement, tokio_postgres::Error> {
-        if let Some(statement) = live.prepared.borrow().get(sql.name) {
-            return Ok(statement.clone());
-        }
-        let statement = live
-            .link
-            .prepare_typed(&self.target.render(sql.text), sql.types)
-            .await?;
-        live.prepared
-            .borrow_mut()
-            .insert(sql.name, statement.clone());
-        Ok(statement)
-    }
-
     async fn client(&self) -> Result<Rc<Live>, Fault> {
         if self.role == Role::Loop && self.target.lease_waits() {
             self.reset();
@@ -387,10 +314,7 @@ impl Connection {
         // The task that drives the socket runs on the runtime of this thread, and ends with the
         // client of the connection.
         let driver = tokio::spawn(driver);
-        let live = Rc::new(Live {
-            link: Link::new(client, &driver),
-            prepared: RefCell::default(),
-        });
+        let live = Rc::new(Live::new(Link::new(client, &driver)));
         *self.client.borrow_mut() = Some(live.clone());
         self.set_waits(false);
         Ok(live)
@@ -444,34 +368,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.set_waits(false);
     }
-}
-
-impl Live {
-    /// Runs a statement between `begin` and a COMMIT, if `begin` is given. The first poll of this
-    /// future sends all three messages, with no other message between them. So the transaction has
-    /// ended when the future resolves, whether the statement succeeds or fails.
-    async fn in_transaction<T>(
-        &self,
-        begin: Option<&str>,
-        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, tokio_postgres::Error> {
-        let Some(begin) = begin else {
-            return statement.await;
-        };
-        let (begun, answer, ended) = tokio::join!(biased; self.link.batch_execute(begin), statement, self.link.batch_execute("commit"));
-        begun?;
-        let answer = answer?;
-        ended.map(|()| answer)
-    }
-}
-
-/// Returns whether the server refused a named statement because a pooler does not keep prepared
-/// statements. 26000: the statement no longer exists. 42P05: another client has prepared a
-/// statement with this name. 08P01, 22P03, 42P18: the name belongs to a statement of another
-/// client, with another number (08P01) or other types of parameters. In each case the server ran
-/// nothing.
-fn is_pooler_error(code: &str) -> bool {
-    matches!(code, "26000" | "42P05" | "08P01" | "22P03" | "42P18")
 }
 
 /// Adds to the text of a lock error that another transaction still holds the lock.

@@ -1,112 +1,70 @@
 //! Facts about the server for `durable doctor`: settings, old snapshots, dead rows.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use jiff::Timestamp;
+use tokio_postgres::Row;
 
-use super::{inspect::Inspect, row::column, sql};
-use crate::error::Error;
+use super::{
+    connection::Connection,
+    fault::Fault,
+    row::{named, parsed},
+    sql,
+};
+use crate::model::{
+    json::seconds,
+    server::{Snapshot, TableInfo},
+};
 
 sql!(SETTINGS, "settings.sql", []);
 sql!(SNAPSHOTS, "snapshots.sql", [FLOAT8]);
 sql!(TUPLES, "tuples.sql", []);
 
-/// An old snapshot: a transaction or replication slot that keeps vacuum from removing dead rows.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub struct Snapshot {
-    /// The kind of the snapshot's owner: `transaction`, `prepared` (a prepared transaction) or
-    /// `slot` (a replication slot).
-    pub kind: String,
-    pub pid: i32,
-    pub user: String,
-    /// The application name of the session that holds the snapshot, or the name of the prepared
-    /// transaction or of the replication slot.
-    pub name: String,
-    pub state: String,
-    /// The age of the snapshot, in seconds. For a replication slot, the age in transactions.
-    pub age: f64,
-    /// The last query of the session that holds the snapshot.
-    pub query: String,
+/// The largest age of snapshots to ask for: an `interval` of Postgres has a bound.
+const SNAPSHOT_SECONDS_MAX: f64 = 1e9;
+
+/// Returns the server settings that durability or speed depend on, by name.
+pub(crate) async fn settings(connection: &Connection) -> Result<BTreeMap<String, String>, Fault> {
+    let rows = connection.query(&SETTINGS, &[]).await?;
+    rows.iter()
+        .map(|row| Ok((named(row, "name")?, named(row, "setting")?)))
+        .collect()
 }
 
-/// A table of the schema, with its numbers of live and dead row versions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub struct TableInfo {
-    pub name: String,
-    pub live: i64,
-    pub dead: i64,
-    /// The size of the table on disk, including its indexes.
-    pub bytes: i64,
-    pub last_vacuum: Option<Timestamp>,
+/// Returns the snapshots that are older than `older_than`, and those of replication slots.
+pub(crate) async fn snapshots(
+    connection: &Connection,
+    older_than: Duration,
+) -> Result<Vec<Snapshot>, Fault> {
+    let seconds = older_than.as_secs_f64().min(SNAPSHOT_SECONDS_MAX);
+    let rows = connection.query(&SNAPSHOTS, &[&seconds]).await?;
+    rows.iter().map(snapshot).collect()
 }
 
-impl Inspect {
-    /// Returns the server settings that durability or speed depend on, by name. Adds three values
-    /// that are not settings: `now`, `client_backends` and `in_recovery`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn server_settings(&self) -> Result<BTreeMap<String, String>, Error> {
-        self.read("read the server's settings", |connection| async move {
-            let rows = connection.query(&SETTINGS, &[]).await?;
-            rows.iter()
-                .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
-                .collect()
-        })
-        .await
-    }
+fn snapshot(row: &Row) -> Result<Snapshot, Fault> {
+    Ok(Snapshot {
+        kind: parsed(row, "kind")?,
+        pid: named(row, "pid")?,
+        user: named(row, "user")?,
+        name: named(row, "name")?,
+        state: named(row, "state")?,
+        age: named::<Option<f64>>(row, "age_seconds")?.map(seconds::duration),
+        age_transactions: named(row, "age_transactions")?,
+        query: named(row, "query")?,
+    })
+}
 
-    /// Returns the snapshots that are older than `older_than_seconds`. Vacuum must keep every row
-    /// version that such a snapshot can see.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn snapshots(&self, older_than_seconds: f64) -> Result<Vec<Snapshot>, Error> {
-        self.read("list old snapshots", move |connection| async move {
-            let rows = connection.query(&SNAPSHOTS, &[&older_than_seconds]).await?;
-            rows.iter()
-                .map(|row| {
-                    Ok(Snapshot {
-                        kind: column(row, 0)?,
-                        pid: column(row, 1)?,
-                        user: column(row, 2)?,
-                        name: column(row, 3)?,
-                        state: column(row, 4)?,
-                        age: column(row, 5)?,
-                        query: column(row, 6)?,
-                    })
-                })
-                .collect()
-        })
-        .await
-    }
+/// Returns the tables of the schema, ordered by their number of dead rows, the largest first.
+pub(crate) async fn tables(connection: &Connection) -> Result<Vec<TableInfo>, Fault> {
+    let rows = connection.query(&TUPLES, &[]).await?;
+    rows.iter().map(table).collect()
+}
 
-    /// Returns the tables of the schema, ordered by their number of dead rows, the largest first.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn tables(&self) -> Result<Vec<TableInfo>, Error> {
-        self.read("list the tables", |connection| async move {
-            let rows = connection.query(&TUPLES, &[]).await?;
-            rows.iter()
-                .map(|row| {
-                    Ok(TableInfo {
-                        name: column(row, 0)?,
-                        live: column(row, 1)?,
-                        dead: column(row, 2)?,
-                        bytes: column(row, 3)?,
-                        last_vacuum: column(row, 4)?,
-                    })
-                })
-                .collect()
-        })
-        .await
-    }
+fn table(row: &Row) -> Result<TableInfo, Fault> {
+    Ok(TableInfo {
+        name: named(row, "relname")?,
+        live: named(row, "n_live_tup")?,
+        dead: named(row, "n_dead_tup")?,
+        bytes: named(row, "bytes")?,
+        last_vacuum_at: named(row, "last_vacuum")?,
+    })
 }

@@ -1,6 +1,6 @@
 //! Inserts new instances: one, many, or in the caller's own transaction.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use jiff::Timestamp;
 use serde_json::value::RawValue;
@@ -10,11 +10,11 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     gather::{Asked, GATHERED_BYTES_MAX, Gather, fail_all},
-    pool::{Pool, Route},
-    row::{Fields, column, unless_all},
+    pool::{Connections, Route},
+    row::{Fields, check_count, named, unless_all},
     sql,
     target::Target,
-    tx::{Transaction, query_in},
+    tx::{Session, query_in},
 };
 use crate::{error::Error, new_instance::New};
 
@@ -41,7 +41,7 @@ pub(crate) struct Inserted {
     pub(crate) eligible_at: Timestamp,
 }
 
-struct Columns<'a> {
+struct NewInstanceColumns<'a> {
     machines: Vec<&'a str>,
     versions: Vec<i32>,
     steps: Vec<&'a str>,
@@ -55,9 +55,9 @@ struct Columns<'a> {
     traceparents: Vec<Option<&'a str>>,
 }
 
-impl<'a> Columns<'a> {
-    fn of(news: impl Iterator<Item = &'a New> + Clone) -> Columns<'a> {
-        Columns {
+impl<'a> NewInstanceColumns<'a> {
+    fn of(news: impl Iterator<Item = &'a New> + Clone) -> NewInstanceColumns<'a> {
+        NewInstanceColumns {
             machines: news.clone().map(|n| n.machine).collect(),
             versions: news.clone().map(|n| n.machine_version).collect(),
             steps: news.clone().map(|n| n.step.as_str()).collect(),
@@ -94,7 +94,7 @@ impl<'a> Columns<'a> {
 
 /// Inserts one instance. Enqueues that callers start while a statement runs share the next
 /// statement. Enqueues that may have to wait for another transaction share statements of their own.
-pub(crate) async fn one(pool: &Pool, new: New) -> Result<Inserted, Error> {
+pub(crate) async fn one(pool: &Arc<Connections>, new: New) -> Result<Inserted, Error> {
     let route = route(new.is_keyed());
     let (answered, begins) = gather(pool, route).add(new);
     if begins {
@@ -112,11 +112,11 @@ fn route(keyed: bool) -> Route {
     if keyed { Route::Act } else { Route::Call }
 }
 
-fn gather(pool: &Pool, route: Route) -> &Gather<New, Inserted> {
+fn gather(pool: &Arc<Connections>, route: Route) -> &Gather<New, Inserted> {
     if route == Route::Act {
-        &pool.inner.gathers.keyed
+        &pool.gathers.keyed
     } else {
-        &pool.inner.gathers.plain
+        &pool.gathers.plain
     }
 }
 
@@ -124,7 +124,7 @@ fn weight(new: &New) -> usize {
     new.state.get().len() + new.data.as_ref().map_or(0, |data| data.get().len())
 }
 
-async fn flush(pool: &Pool, connection: &Connection, route: Route) {
+async fn flush(pool: &Arc<Connections>, connection: &Connection, route: Route) {
     while let Some(batch) = gather(pool, route).take(GATHERED_MAX, weight) {
         match insert(
             connection,
@@ -170,7 +170,7 @@ async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
 
 /// Inserts any number of instances, all or none. One statement inserts them; if they are very
 /// large, several statements of one transaction do.
-pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
+pub(crate) async fn many(pool: &Arc<Connections>, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
     let count = news.len();
     let bytes: usize = news.iter().map(weight).sum();
     let keyed = news.iter().any(New::is_keyed);
@@ -216,13 +216,7 @@ async fn chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, 
     let mut inserted = Vec::with_capacity(news.len());
     let mut rest = news;
     while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = |new: &&New| {
-            bytes += weight(new);
-            bytes <= GATHERED_BYTES_MAX
-        };
-        let count = rest.iter().take_while(fits).count().max(1);
-        let (chunk, later) = rest.split_at(count);
+        let (chunk, later) = rest.split_at(chunk_length(rest));
         inserted.extend(insert(connection, chunk.iter(), &KEYED, Patience::Transaction).await?);
         rest = later;
     }
@@ -231,18 +225,56 @@ async fn chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, 
 
 /// Inserts an instance in the caller's transaction: the instance exists if and only if that
 /// transaction commits.
-pub(crate) async fn within<T: Transaction>(
+pub(crate) async fn within<T: Session>(
     tx: &mut T,
     target: &Target,
     new: &New,
 ) -> Result<Inserted, Error> {
-    if new.is_keyed() {
-        let rows = query_in(tx, target, &KEYED, &[&document(std::iter::once(new))]).await;
-        return first(rows.and_then(|rows| read_keyed(&rows, 1)));
+    first(insert_within(tx, target, std::slice::from_ref(new)).await)
+}
+
+/// Inserts any number of instances in the caller's transaction. One statement inserts them; if they
+/// are very large, several statements do.
+pub(crate) async fn many_within<T: Session>(
+    tx: &mut T,
+    target: &Target,
+    news: &[New],
+) -> Result<Vec<Inserted>, Error> {
+    let mut inserted = Vec::with_capacity(news.len());
+    let mut rest = news;
+    while !rest.is_empty() {
+        let (chunk, later) = rest.split_at(chunk_length(rest));
+        let done = insert_within(tx, target, chunk).await;
+        inserted.extend(
+            done.map_err(|fault| fault.into_error(&format!("enqueue {} instances", news.len())))?,
+        );
+        rest = later;
     }
-    let columns = Columns::of(std::iter::once(new));
-    let rows = query_in(tx, target, &INSERT, &columns.params()).await;
-    first(rows.and_then(|rows| read(&rows, 1)))
+    Ok(inserted)
+}
+
+async fn insert_within<T: Session>(
+    tx: &mut T,
+    target: &Target,
+    news: &[New],
+) -> Result<Vec<Inserted>, Fault> {
+    if news.iter().any(New::is_keyed) {
+        let rows = query_in(tx, target, &KEYED, &[&document(news.iter())]).await?;
+        return read_keyed(&rows, news.len());
+    }
+    let columns = NewInstanceColumns::of(news.iter());
+    let rows = query_in(tx, target, &INSERT, &columns.params()).await?;
+    read(&rows, news.len())
+}
+
+/// Returns how many of these instances one statement inserts.
+fn chunk_length(news: &[New]) -> usize {
+    let mut bytes = 0;
+    let fits = |new: &&New| {
+        bytes += weight(new);
+        bytes <= GATHERED_BYTES_MAX
+    };
+    news.iter().take_while(fits).count().max(1)
 }
 
 /// How long an insert of an instance with a key waits for another transaction that has inserted the
@@ -276,7 +308,7 @@ async fn insert<'a>(
         };
         return read_keyed(&rows, news.count());
     }
-    let columns = Columns::of(news);
+    let columns = NewInstanceColumns::of(news);
     let rows = connection.query(&INSERT, &columns.params()).await?;
     read(&rows, columns.machines.len())
 }
@@ -288,43 +320,25 @@ fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
 }
 
 pub(super) fn read_keyed<R: Fields>(rows: &[R], expected: usize) -> Result<Vec<Inserted>, Fault> {
-    if rows.len() != expected {
-        let message = format!(
-            "{expected} instances were sent, but the database returned {}",
-            rows.len()
-        );
-        return Err(Fault::Refused {
-            code: None,
-            message,
-        });
-    }
+    check_count("instances", expected, rows.len())?;
     let read = |row: &R| {
         Ok(Inserted {
-            id: column(row, 1)?,
-            is_new: column(row, 2)?,
-            eligible_at: column(row, 3)?,
+            id: named(row, "id")?,
+            is_new: named(row, "is_new")?,
+            eligible_at: named(row, "eligible_at")?,
         })
     };
     rows.iter().map(read).collect()
 }
 
 fn read(rows: &[impl Fields], expected: usize) -> Result<Vec<Inserted>, Fault> {
-    if rows.len() != expected {
-        let message = format!(
-            "{expected} instances were sent, but the database returned {}",
-            rows.len()
-        );
-        return Err(Fault::Refused {
-            code: None,
-            message,
-        });
-    }
+    check_count("instances", expected, rows.len())?;
     rows.iter()
         .map(|row| {
             Ok(Inserted {
-                id: column(row, 0)?,
+                id: named(row, "id")?,
                 is_new: true,
-                eligible_at: column(row, 1)?,
+                eligible_at: named(row, "eligible_at")?,
             })
         })
         .collect()

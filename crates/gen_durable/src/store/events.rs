@@ -1,10 +1,7 @@
 //! The event log: appends events, assigns their log positions, finds new events, reads events, and
 //! deletes old events.
 
-use std::{
-    rc::Rc,
-    sync::{Mutex, PoisonError, Weak},
-};
+use std::{rc::Rc, sync::Arc};
 
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
@@ -13,16 +10,15 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     gather::{Asked, fail_all},
-    pool::{Pool, Route},
-    row::{column, unless_all},
+    pool::{Connections, Route},
+    row::{check_count, column, columns, named, only, unless_all},
     sql,
     target::Target,
-    tx::{Transaction, query_in},
+    tx::{Session, query_in},
 };
 use crate::{
     error::Error,
-    event::{EventRow, NewEvent},
-    wake::LogWake,
+    model::event::{EventRow, NewEvent},
 };
 
 sql!(prepared APPEND_WITHIN, "append_within.sql", [
@@ -60,60 +56,13 @@ const RECORD_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The largest number of newly arrived events that one poll of the event log reads.
 const DISCOVER_MAX: i32 = 10_000;
 
-/// The engines of this process that a pool wakes after a caller appended events.
-#[derive(Debug, Default)]
-pub(crate) struct LogWakes {
-    /// The wakes of the engines that assign log positions and run projections. No code holds the
-    /// mutex over an await.
-    wakes: Mutex<Vec<Weak<LogWake>>>,
-}
-
-impl LogWakes {
-    pub(crate) fn subscribe(&self, notify: &std::sync::Arc<LogWake>) {
-        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
-        wakes.retain(|notify| notify.strong_count() > 0);
-        wakes.push(std::sync::Arc::downgrade(notify));
-    }
-
-    /// Wakes the engines of this process, with a hint that these tenants have new events.
-    pub(crate) fn wake_readers<'a>(&self, tenants: impl Iterator<Item = &'a str> + Clone) {
-        if tenants.clone().next().is_none() {
-            return;
-        }
-        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
-        for notify in wakes.iter().filter_map(Weak::upgrade) {
-            notify.wake_readers(tenants.clone());
-        }
-    }
-
-    /// Wakes the engines of this process, with a hint that a caller is about to commit an event
-    /// without a log position.
-    pub(crate) fn wake_for_unplaced(&self) {
-        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
-        wakes
-            .iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|notify| notify.wake());
-    }
-
-    /// Wakes the engines of this process, with a hint that a caller requested a run of a
-    /// projection.
-    pub(crate) fn wake_runs(&self) {
-        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
-        wakes
-            .iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|notify| notify.wake_runs());
-    }
-}
-
 /// The log position of an appended event. `None`: the event has no position yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub(crate) position: Option<i64>,
 }
 
-struct Columns<'a> {
+struct NewEventColumns<'a> {
     tenants: Vec<&'a str>,
     names: Vec<&'a str>,
     versions: Vec<i32>,
@@ -124,9 +73,12 @@ struct Columns<'a> {
     heads: &'static str,
 }
 
-impl<'a> Columns<'a> {
-    fn of(facts: impl Iterator<Item = &'a NewEvent> + Clone, heads: &'static str) -> Columns<'a> {
-        Columns {
+impl<'a> NewEventColumns<'a> {
+    fn of(
+        facts: impl Iterator<Item = &'a NewEvent> + Clone,
+        heads: &'static str,
+    ) -> NewEventColumns<'a> {
+        NewEventColumns {
             tenants: facts.clone().map(|f| f.tenant.as_str()).collect(),
             names: facts.clone().map(|f| f.name).collect(),
             versions: unless_all(1, facts.clone().map(|f| f.version)),
@@ -159,8 +111,8 @@ impl<'a> Columns<'a> {
 
 /// Appends one event to the log of its tenant. Events that callers append while a statement runs
 /// share the next statement.
-pub(crate) async fn one(pool: &Pool, fact: NewEvent) -> Result<Placed, Error> {
-    let (answered, begins) = pool.inner.gathers.events.add(fact);
+pub(crate) async fn one(pool: &Arc<Connections>, fact: NewEvent) -> Result<Placed, Error> {
+    let (answered, begins) = pool.gathers.events.add(fact);
     if begins {
         let flushed = pool.clone();
         pool.post(Route::Act, move |connection| async move {
@@ -180,12 +132,11 @@ fn weight(fact: &NewEvent) -> usize {
             .map_or(0, |headers| headers.get().len())
 }
 
-async fn flush(pool: &Pool, connection: &Connection) {
-    while let Some(batch) = pool.inner.gathers.events.take(GATHERED_MAX, weight) {
+async fn flush(pool: &Arc<Connections>, connection: &Connection) {
+    while let Some(batch) = pool.gathers.events.take(GATHERED_MAX, weight) {
         match append(connection, batch.iter().map(|asked| &asked.item), false).await {
             Ok(placed) => {
-                pool.inner
-                    .log
+                pool.log
                     .wake_readers(batch.iter().map(|asked| asked.item.tenant.as_str()));
                 for (asked, placed) in batch.into_iter().zip(placed) {
                     asked.answer(Ok(placed));
@@ -212,16 +163,18 @@ async fn flush(pool: &Pool, connection: &Connection) {
     }
 }
 
-async fn alone(pool: &Pool, connection: &Connection, asked: Asked<NewEvent, Placed>) {
+async fn alone(pool: &Arc<Connections>, connection: &Connection, asked: Asked<NewEvent, Placed>) {
     let placed = append(connection, std::iter::once(&asked.item), true).await;
-    pool.inner
-        .log
+    pool.log
         .wake_readers(std::iter::once(asked.item.tenant.as_str()));
     asked.answer(first(placed));
 }
 
 /// Appends any number of events to the logs of their tenants, all or none, in one statement.
-pub(crate) async fn many(pool: &Pool, facts: Vec<NewEvent>) -> Result<Vec<Placed>, Error> {
+pub(crate) async fn many(
+    pool: &Arc<Connections>,
+    facts: Vec<NewEvent>,
+) -> Result<Vec<Placed>, Error> {
     let bytes: usize = facts.iter().map(weight).sum();
     if bytes > RECORD_BYTES_MAX {
         return Err(Error::invalid(format!(
@@ -234,8 +187,7 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<NewEvent>) -> Result<Vec<Placed
     let act = move |connection: Rc<Connection>| async move {
         let placed = append(&connection, facts.iter(), true).await;
         if placed.is_ok() {
-            log.inner
-                .log
+            log.log
                 .wake_readers(facts.iter().map(|fact| fact.tenant.as_str()));
         }
         placed
@@ -250,12 +202,12 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<NewEvent>) -> Result<Vec<Placed
 
 /// Appends events in the caller's transaction. Workers assign the log positions of these events
 /// after that transaction has committed.
-pub(crate) async fn within<T: Transaction>(
+pub(crate) async fn within<T: Session>(
     tx: &mut T,
     target: &Target,
     facts: &[NewEvent],
 ) -> Result<(), Error> {
-    let columns = Columns::of(facts.iter(), "none");
+    let columns = NewEventColumns::of(facts.iter(), "none");
     let rows = query_in(tx, target, &APPEND_WITHIN, &columns.params()).await;
     rows.map(drop)
         .map_err(|fault| fault.into_error("record an event"))
@@ -268,28 +220,18 @@ async fn append<'a>(
     facts: impl Iterator<Item = &'a NewEvent> + Clone,
     patient: bool,
 ) -> Result<Vec<Placed>, Fault> {
-    let columns = Columns::of(facts, "wait");
+    let columns = NewEventColumns::of(facts, "wait");
     let params = columns.params();
     let rows = if patient {
         connection.act(&APPEND, &params).await?
     } else {
         connection.act_once(&APPEND, &params).await?
     };
-    if rows.len() != columns.names.len() {
-        let message = format!(
-            "{} events were sent, but the database returned {} rows",
-            columns.names.len(),
-            rows.len()
-        );
-        return Err(Fault::Refused {
-            code: None,
-            message,
-        });
-    }
+    check_count("events", columns.names.len(), rows.len())?;
     rows.iter()
         .map(|row| {
             Ok(Placed {
-                position: column(row, 0)?,
+                position: named(row, "pos")?,
             })
         })
         .collect()
@@ -314,7 +256,7 @@ pub(crate) async fn place(
 ) -> Result<Vec<(String, i64)>, Fault> {
     let rows = connection.query(&PLACE, &[&tenants, &all]).await?;
     rows.iter()
-        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .map(|row| Ok((named(row, "tenant")?, named(row, "placed")?)))
         .collect()
 }
 
@@ -351,21 +293,28 @@ pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<
     let mut news = News::default();
     for row in &rows {
         match (
-            column::<Option<String>>(row, 0)?,
-            column::<Option<bool>>(row, 1)?,
+            named::<Option<String>>(row, "tenant")?,
+            named::<Option<bool>>(row, "unplaced")?,
         ) {
             (Some(tenant), Some(true)) => news.unplaced.push(tenant),
-            (Some(tenant), _) => news.placed.push((tenant, column(row, 4)?)),
+            (Some(tenant), _) => news.placed.push((tenant, named(row, "pos")?)),
             (None, _) => {
                 news.looked = Looked {
-                    snapshot: column(row, 3)?,
-                    arrival_no: column(row, 2)?,
+                    snapshot: named(row, "looked")?,
+                    arrival_no: named(row, "arrival_no")?,
                 }
             }
         }
     }
     Ok(news)
 }
+
+columns!(
+    /// The columns of the statements that read events.
+    EventColumns {
+        position, arrival_no, tenant, name, version, payload, headers, at, instance_id, step,
+    }
+);
 
 /// Selects the events that a call reads.
 #[derive(Debug, Clone)]
@@ -400,28 +349,29 @@ pub(crate) async fn read(
                 .await?
         }
     };
-    rows.iter().map(event_row).collect()
+    let at = EventColumns::of(&rows)?;
+    rows.iter().map(|row| event_row(row, at)).collect()
 }
 
-fn event_row(row: &Row) -> Result<EventRow, Fault> {
+fn event_row(row: &Row, at: EventColumns) -> Result<EventRow, Fault> {
     Ok(EventRow {
-        position: column(row, 0)?,
-        arrival_no: column(row, 1)?,
-        tenant: column(row, 2)?,
-        name: column(row, 3)?,
-        version: column(row, 4)?,
-        payload: column(row, 5)?,
-        headers: column(row, 6)?,
-        at: column(row, 7)?,
-        instance_id: column(row, 8)?,
-        step: column(row, 9)?,
+        position: column(row, at.position)?,
+        arrival_no: column(row, at.arrival_no)?,
+        tenant: column(row, at.tenant)?,
+        name: column(row, at.name)?,
+        version: column(row, at.version)?,
+        payload: column(row, at.payload)?,
+        headers: column(row, at.headers)?,
+        at: column(row, at.at)?,
+        instance_id: column(row, at.instance_id)?,
+        step: column(row, at.step)?,
     })
 }
 
 /// Returns the largest log position in a tenant's log, or 0 if no event of the log has a position.
 pub(crate) async fn log_position(connection: &Connection, tenant: &str) -> Result<i64, Fault> {
     let rows = connection.query(&LAST_POSITION, &[&tenant]).await?;
-    rows.first().map_or(Ok(0), |row| column(row, 0))
+    rows.first().map_or(Ok(0), only)
 }
 
 /// Returns the tenants that have a log, ordered by name and beginning after the given tenant, each
@@ -433,7 +383,7 @@ pub(crate) async fn tenants(
 ) -> Result<Vec<(String, i64)>, Fault> {
     let rows = connection.query(&TENANTS, &[&after, &limit]).await?;
     rows.iter()
-        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .map(|row| Ok((named(row, "tenant")?, named(row, "position")?)))
         .collect()
 }
 
@@ -466,7 +416,7 @@ pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64
     let rows = connection
         .query(&TRIM, &[tenant, to, older_seconds, force, limit, followers])
         .await?;
-    rows.first().map_or(Ok(0), |row| column(row, 0))
+    rows.first().map_or(Ok(0), only)
 }
 
 /// One page of the pass over the logs of all tenants that deletes old events.
@@ -502,5 +452,5 @@ pub(crate) async fn _trim_logs(
             &[older_seconds, followers, tenants, events, idle_seconds],
         )
         .await?;
-    rows.first().map_or(Ok(false), |row| column(row, 1))
+    rows.first().map_or(Ok(false), |row| named(row, "more"))
 }

@@ -2,7 +2,7 @@
 //! not meet, in the order in which the picker applies them. If the instance waits in a lane or for
 //! its partition, the explanation includes why the head or the partition holder has not settled.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
@@ -10,11 +10,17 @@ use jiff::Timestamp;
 use super::{
     connection::Connection,
     fault::Fault,
-    inspect::{self, Inspect, Instance},
-    row::column,
+    inspect,
+    row::{named, parsed},
     sql,
 };
-use crate::{error::Error, id::Status};
+use crate::{
+    id::Status,
+    model::{
+        explanation::{Blocker, Explanation, PendingChild, Relations},
+        instance::Instance,
+    },
+};
 
 sql!(EXPLAIN, "explain.sql", [INT8_ARRAY, BOOL]);
 sql!(PRECEDENCE, "lane_positions.sql", [INT8_ARRAY]);
@@ -32,182 +38,24 @@ const LEVELS_MAX: u8 = 3;
 /// of the index `instances_suspects` contains the same number.
 const SUSPECT_CRASHES: i16 = 2;
 
-/// The numbers of unconsumed signals and of children of an instance.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Relations {
-    /// The signals that no step of the instance has consumed, counted by name. If the instance has
-    /// settled, no step has received these signals.
-    pub signals: Vec<(String, i64)>,
-    /// The children that the instance has spawned, counted by status.
-    pub children: Vec<(Status, i64)>,
+/// How much an explanation says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// The blockers only.
+    Brief,
+    /// Also signals, children and the number of instances that are due earlier.
+    Full,
 }
 
-/// A child of the explained instance that has not settled.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub struct PendingChild {
-    pub id: i64,
-    pub machine: String,
-    pub step: String,
-    pub status: Status,
-}
-
-/// The reasons why an instance does not run.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Explanation {
-    /// The instance of which the explanation says why it does not run.
-    pub instance: Instance,
-    /// The time of the schema's clock when the statements of the explanation ran.
-    pub now: Timestamp,
-    /// The conditions that keep the instance from running, in the order in which the picker applies
-    /// them. The first condition is the reason why the instance does not run now. If the list is
-    /// empty, the instance is due and the next pick of a worker claims it.
-    pub blockers: Vec<Blocker>,
-}
-
-/// A condition of the picker, or a status, that keeps an instance from running.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub enum Blocker {
-    /// The instance has settled, and runs again only if an operator retries it. If a step of the
-    /// instance still runs, the next entry of the list is `CancelledStepRunning`.
-    Settled {
-        status: Status,
-        error: Option<String>,
-    },
-    /// A worker runs the instance. `host` and `pid` are `None` if the row of the worker in
-    /// `workers` no longer exists. `alive` says whether the worker's lease is valid.
-    Executing {
-        worker: String,
-        host: Option<String>,
-        pid: Option<i32>,
-        alive: bool,
-    },
-    /// A caller cancelled the instance while its step ran, and the step has not ended. The instance
-    /// keeps its lane or partition key until the step ends, or until the lease of its worker
-    /// expires.
-    CancelledStepRunning {
-        worker: String,
-        host: Option<String>,
-        pid: Option<i32>,
-        alive: bool,
-    },
-    /// The instance waits for a signal with one of these names. `signals` counts the signals in its
-    /// inbox by name; none of these signals ends the wait.
-    AwaitingSignal {
-        names: Vec<String>,
-        since: Timestamp,
-        deadline: Option<Timestamp>,
-        signals: Vec<(String, i64)>,
-    },
-    /// The instance waits for children. `children` names the first 10 children that have not
-    /// settled.
-    AwaitingChildren {
-        pending: i32,
-        any: bool,
-        deadline: Option<Timestamp>,
-        children: Vec<PendingChild>,
-    },
-    /// The instance waits in a lane behind `ahead` other instances, counted up to 10,001. The first
-    /// of them is the head of the lane; the explanation of the head says why the head has not
-    /// settled.
-    Queued {
-        lane: String,
-        ahead: i64,
-        head: Box<Explanation>,
-    },
-    /// The instance has arrived at its lane or under its partition key, and awaits placement: the
-    /// next pick of any live worker gives the instance a lane position or makes it wait for the
-    /// partition.
-    AwaitingPlacement { live_workers: i64 },
-    /// The instance waits for its partition, because another instance is the partition holder.
-    PartitionWaiting {
-        partition: String,
-        holder: Box<Explanation>,
-    },
-    /// The instance failed for good and blocks its lane until an operator retries it, skips it, or
-    /// cancels it with `durable lanes discard`. `behind` counts the instances that wait behind it
-    /// in the lane, up to 10,001.
-    BlocksLane {
-        lane: String,
-        tenant: String,
-        behind: i64,
-    },
-    /// The instance is stuck: set aside for an operator. Either the build that claimed it could not
-    /// decode it (`crashes` is 0), or `crashes` workers crashed while they ran it.
-    Stuck { error: Option<String>, crashes: i16 },
-    /// No live worker serves the queue of the instance.
-    QueueNotWorked { queue: String },
-    /// An operator has paused the queue of the instance, so no worker claims its instances.
-    QueuePaused {
-        queue: String,
-        since: Timestamp,
-        by: Option<String>,
-    },
-    /// The instance is not due yet: its due time `at` is in the future.
-    NotDue { at: Timestamp },
-    /// No live worker of the instance's queue registered its machine and machine version.
-    MachineNotServed {
-        machine: String,
-        machine_version: i32,
-        queue: String,
-    },
-    /// Live workers of the instance's queue registered its machine and machine version, but none of
-    /// these workers knows its step. No worker with a build that knows the step has started yet, or
-    /// none runs any more.
-    NoWorkerForStep {
-        machine: String,
-        machine_version: i32,
-        step: String,
-        queue: String,
-    },
-    /// The instance is a suspect: at least two workers crashed while they held its claim. Each
-    /// worker runs at most one suspect at a time.
-    Suspect { crashes: i16 },
-    /// `count` other instances of the queue are due before the explained instance, counted up to
-    /// 10,001.
-    BehindOthers { count: i64 },
-}
-
-impl Inspect {
-    /// Counts the unconsumed signals and the children of an instance.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn relations(&self, id: i64) -> Result<Relations, Error> {
-        self.read("count signals and children", move |connection| async move {
-            relations(&connection, id).await
-        })
-        .await
-    }
-
-    /// Explains why an instance does not run. Returns `None` if there is no such instance.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn explain(&self, id: i64) -> Result<Option<Explanation>, Error> {
-        self.read("explain an instance", move |connection| async move {
-            Ok(explain(&connection, &[id], true, 0).await?.remove(&id))
-        })
-        .await
-    }
-}
-
-async fn relations(connection: &Connection, id: i64) -> Result<Relations, Fault> {
+/// Counts the unconsumed signals and the children of an instance.
+pub(crate) async fn relations(connection: &Connection, id: i64) -> Result<Relations, Fault> {
     let mut relations = Relations::default();
     for row in &connection.query(&RELATIONS, &[&id]).await? {
-        match column::<&str>(row, 0)? {
-            "signal" => relations.signals.push((column(row, 1)?, column(row, 2)?)),
-            _ => relations
-                .children
-                .push((inspect::status(row, 1)?, column(row, 2)?)),
-        }
+        let count = named(row, "count")?;
+        match named::<&str>(row, "kind")? {
+            "signal" => relations.signals.insert(named(row, "name")?, count),
+            _ => relations.children.insert(parsed(row, "name")?, count),
+        };
     }
     Ok(relations)
 }
@@ -222,10 +70,10 @@ async fn pending(connection: &Connection, row: &Instance) -> Result<Vec<PendingC
     rows.iter()
         .map(|row| {
             Ok(PendingChild {
-                id: column(row, 0)?,
-                machine: column(row, 1)?,
-                step: column(row, 2)?,
-                status: inspect::status(row, 3)?,
+                id: named(row, "id")?,
+                machine: named(row, "machine")?,
+                step: named(row, "step")?,
+                status: parsed(row, "status")?,
             })
         })
         .collect()
@@ -243,37 +91,36 @@ struct Facts {
     pid: Option<i32>,
     alive: Option<bool>,
     before: i64,
-    /// The worker id of the lane worker of the instance's lane, if the lane has one.
-    worker_id: Option<String>,
     /// Whether a live worker of the instance's queue registered the machine and machine version of
     /// the instance, no matter which steps the worker knows.
     machine_served: bool,
 }
 
-/// Reads the facts about these instances that the picker's conditions depend on. With `detailed`,
-/// counts for each instance the other instances that are due before it, which costs more.
+/// Reads the facts about these instances that the picker's conditions depend on. With full
+/// detail, counts for each instance the other instances that are due before it, which costs more.
 async fn facts(
     connection: &Connection,
     ids: &[i64],
-    detailed: bool,
+    detail: Detail,
 ) -> Result<HashMap<i64, Facts>, Fault> {
-    let rows = connection.query(&EXPLAIN, &[&ids, &detailed]).await?;
+    let rows = connection
+        .query(&EXPLAIN, &[&ids, &(detail == Detail::Full)])
+        .await?;
     let read = |row: &tokio_postgres::Row| -> Result<(i64, Facts), Fault> {
         let facts = Facts {
-            now: column(row, 1)?,
-            paused_at: column(row, 2)?,
-            paused_by: column(row, 3)?,
-            workers_of_queue: column(row, 4)?,
-            workers_able: column(row, 5)?,
-            workers_alive: column(row, 6)?,
-            host: column(row, 7)?,
-            pid: column(row, 8)?,
-            alive: column(row, 9)?,
-            before: column(row, 10)?,
-            worker_id: column(row, 11)?,
-            machine_served: column(row, 12)?,
+            now: named(row, "now")?,
+            paused_at: named(row, "paused_at")?,
+            paused_by: named(row, "paused_by")?,
+            workers_of_queue: named(row, "workers_of_queue")?,
+            workers_able: named(row, "workers_able")?,
+            workers_alive: named(row, "workers_alive")?,
+            host: named(row, "host")?,
+            pid: named(row, "pid")?,
+            alive: named(row, "alive")?,
+            before: named(row, "due_before")?,
+            machine_served: named(row, "machine_served")?,
         };
-        Ok((column(row, 0)?, facts))
+        Ok((named(row, "id")?, facts))
     };
     rows.iter().map(read).collect()
 }
@@ -306,19 +153,19 @@ async fn precedences(
 ) -> Result<HashMap<i64, Precedence>, Fault> {
     let keyed = rows
         .iter()
-        .filter(|row| row.lane_key.is_some() || row.partition_key.is_some());
+        .filter(|row| row.lane.is_some() || row.partition.is_some());
     let ids: Vec<i64> = keyed.map(|row| row.id).collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
     let read = |row: &tokio_postgres::Row| -> Result<(i64, Precedence), Fault> {
         let precedence = Precedence {
-            head: column(row, 1)?,
-            ahead: column(row, 2)?,
-            behind: column(row, 3)?,
-            holder: column(row, 4)?,
+            head: named(row, "head")?,
+            ahead: named(row, "ahead")?,
+            behind: named(row, "behind")?,
+            holder: named(row, "holder")?,
         };
-        Ok((column(row, 0)?, precedence))
+        Ok((named(row, "id")?, precedence))
     };
     connection
         .query(&PRECEDENCE, &[&ids])
@@ -330,17 +177,25 @@ async fn precedences(
 
 /// Explains why these instances do not run. The function sends several statements, and another
 /// transaction may change a row between two of them, so code must not rely on the explanations.
-/// With `detailed`, the function adds signals, children and the number of instances that are due
-/// earlier. Without details, the number of statements does not depend on the number of ids.
-pub(super) fn explain<'a>(
+/// If the detail is [`Detail::Brief`], the number of statements does not depend on the number of
+/// ids.
+pub(crate) async fn explain(
+    connection: &Connection,
+    ids: &[i64],
+    detail: Detail,
+) -> Result<HashMap<i64, Explanation>, Fault> {
+    explain_at(connection, ids, detail, 0).await
+}
+
+fn explain_at<'a>(
     connection: &'a Connection,
     ids: &'a [i64],
-    detailed: bool,
+    detail: Detail,
     level: u8,
 ) -> LocalBoxFuture<'a, Result<HashMap<i64, Explanation>, Fault>> {
     Box::pin(async move {
         let rows = inspect::many(connection, ids).await?;
-        let mut facts = facts(connection, ids, detailed).await?;
+        let mut facts = facts(connection, ids, detail).await?;
         let precedences = precedences(connection, &rows).await?;
         let precedence_of = |row: &Instance| precedences.get(&row.id).copied().unwrap_or_default();
         let before: Vec<i64> = rows
@@ -349,7 +204,7 @@ pub(super) fn explain<'a>(
             .collect();
         let before = match before.as_slice() {
             [_, ..] if level + 1 < LEVELS_MAX => {
-                explain(connection, &before, detailed, level + 1).await?
+                explain_at(connection, &before, detail, level + 1).await?
             }
             _ => HashMap::new(),
         };
@@ -360,7 +215,7 @@ pub(super) fn explain<'a>(
             };
             let now = facts.now;
             let mut blockers = blockers(&row, facts, precedence_of(&row), &before);
-            if detailed {
+            if detail == Detail::Full {
                 add_details(connection, &row, &mut blockers).await?;
             }
             explanations.insert(
@@ -416,20 +271,20 @@ fn blockers(
         }],
         Status::AwaitingSignal => {
             let names = row.awaits.clone().unwrap_or_default();
-            let (since, deadline) = (row.updated_at, row.deadline_at);
+            let (since, deadline_at) = (row.updated_at, row.deadline_at);
             vec![Blocker::AwaitingSignal {
                 names,
                 since,
-                deadline,
-                signals: Vec::new(),
+                deadline_at,
+                signals: BTreeMap::new(),
             }]
         }
         Status::AwaitingChildren => {
-            let (pending, any, deadline) = (row.children_pending, row.join_any, row.deadline_at);
+            let (pending, any, deadline_at) = (row.children_pending, row.join_any, row.deadline_at);
             vec![Blocker::AwaitingChildren {
                 pending,
                 any,
-                deadline,
+                deadline_at,
                 children: Vec::new(),
             }]
         }
@@ -444,7 +299,7 @@ fn blockers(
                 error: row.last_error.clone(),
             };
             let blocks = row.blocks_its_lane().then(|| Blocker::BlocksLane {
-                lane: row.lane_key.clone().unwrap_or_default(),
+                lane: row.lane.clone().unwrap_or_default(),
                 tenant: row.tenant.clone(),
                 behind: precedence.behind,
             });
@@ -473,20 +328,9 @@ fn queued(
     precedence: Precedence,
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
-    // The lane worker runs the first instance of its lane without a claim. If the step takes
-    // longer, the lane worker claims the instance, and the status of the instance becomes
-    // `executing`.
-    if let (Some(worker), true) = (facts.worker_id, precedence.head == Some(row.id)) {
-        return vec![Blocker::Executing {
-            worker,
-            host: facts.host,
-            pid: facts.pid,
-            alive: facts.alive == Some(true),
-        }];
-    }
     let head = precedence.waits_for(row).and_then(|id| before.get(&id));
     let behind = head.map(|head| Blocker::Queued {
-        lane: row.lane_key.clone().unwrap_or_default(),
+        lane: row.lane.clone().unwrap_or_default(),
         ahead: precedence.ahead,
         head: Box::new(head.clone()),
     });
@@ -511,7 +355,7 @@ fn partition_waiting(
 ) -> Vec<Blocker> {
     let first = match precedence.waits_for(row).and_then(|id| before.get(&id)) {
         Some(holder) => Blocker::PartitionWaiting {
-            partition: row.partition_key.clone().unwrap_or_default(),
+            partition: row.partition.clone().unwrap_or_default(),
             holder: Box::new(holder.clone()),
         },
         None => Blocker::AwaitingPlacement {
@@ -531,32 +375,32 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
     if facts.workers_of_queue == 0 {
         blockers.push(Blocker::QueueNotWorked { queue: queue() });
     }
-    if let Some(since) = facts.paused_at {
+    if let Some(paused_at) = facts.paused_at {
         blockers.push(Blocker::QueuePaused {
             queue: queue(),
-            since,
-            by: facts.paused_by,
+            paused_at,
+            paused_by: facts.paused_by,
         });
     }
     if row.eligible_at > facts.now {
         blockers.push(Blocker::NotDue {
-            at: row.eligible_at,
+            due_at: row.eligible_at,
         });
     }
     // If no worker serves the queue of the instance, the list of blockers already contains
     // `QueueNotWorked`, and needs no further entry about workers.
     if facts.workers_able == 0 && facts.workers_of_queue > 0 {
-        let (machine, machine_version) = (row.machine.clone(), row.machine_version);
+        let (machine, version) = (row.machine.clone(), row.version);
         blockers.push(match facts.machine_served {
             true => Blocker::NoWorkerForStep {
                 machine,
-                machine_version,
+                version,
                 step: row.step.clone(),
                 queue: queue(),
             },
             false => Blocker::MachineNotServed {
                 machine,
-                machine_version,
+                version,
                 queue: queue(),
             },
         });

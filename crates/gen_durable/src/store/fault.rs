@@ -3,7 +3,7 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 
 /// The beginnings of the driver's error texts for a parameter that it cannot encode.
 const UNSENDABLE: [&str; 2] = ["error serializing parameter", "error encoding message"];
@@ -55,10 +55,7 @@ impl Fault {
             } else if error.is_closed() || UNREADABLE.contains(&text.as_str()) || is_io() {
                 Fault::Lost(message)
             } else {
-                Fault::Refused {
-                    code: None,
-                    message,
-                }
+                Fault::unexpected(message)
             };
         };
         Fault::by_code(code.code(), message)
@@ -71,6 +68,19 @@ impl Fault {
             code: Some(SqlState::DATA_EXCEPTION),
             message,
         }
+    }
+
+    /// Creates the fault of a reply that this build does not expect.
+    pub(crate) fn unexpected(message: impl Into<String>) -> Fault {
+        Fault::Refused {
+            code: None,
+            message: message.into(),
+        }
+    }
+
+    /// Creates the fault of a reply without rows, to a statement that always returns a row.
+    pub(crate) fn no_row() -> Fault {
+        Fault::unexpected("the database returned no row")
     }
 
     /// Converts the fault of a statement that runs before the first write of its transaction. If
@@ -166,36 +176,40 @@ impl Fault {
     }
 
     /// Converts the fault into the error that a caller receives. `doing` completes the sentence
-    /// "could not …": "enqueue 3 instances".
+    /// "could not …": "enqueue 3 instances". The message of the database is the cause of the error.
     pub(crate) fn into_error(self, doing: &str) -> Error {
         match self {
-            Fault::Away(message) | Fault::Busy(message) | Fault::TimedOut(message) => Error::new(
-                Kind::Away,
-                format!("could not {doing}, nothing was done: {message}"),
-            ),
-            Fault::Lost(message) => Error::new(
-                Kind::Unknown,
-                format!(
-                    "lost the connection while trying to {doing}; it may have been done: {message}"
-                ),
+            Fault::Away(message) | Fault::Busy(message) | Fault::TimedOut(message) => {
+                Error::because(
+                    ErrorKind::Transient,
+                    format!("could not {doing}, nothing was done"),
+                    message,
+                )
+            }
+            Fault::Lost(message) => Error::because(
+                ErrorKind::Unknown,
+                format!("lost the connection while trying to {doing}; it may have been done"),
+                message,
             ),
             Fault::Refused { code, message } => match code.as_ref().map(SqlState::code) {
-                Some("3F000" | "42P01" | "42883") => Error::new(
-                    Kind::Schema,
+                Some("3F000" | "42P01" | "42883") => Error::because(
+                    ErrorKind::Schema,
                     format!(
-                        "could not {doing}: the schema is missing or incomplete; run `durable migrate up` ({message})"
+                        "could not {doing}: the schema is missing or incomplete; run `durable migrate up`"
                     ),
+                    message,
                 ),
-                Some("42501") => Error::new(
-                    Kind::Invalid,
+                Some("42501") => Error::because(
+                    ErrorKind::Invalid,
                     format!(
-                        "could not {doing}: this database user lacks the rights; grant it the runtime role ({message})"
+                        "could not {doing}: this database user lacks the rights; grant it the runtime role"
                     ),
+                    message,
                 ),
                 Some("23505") => {
-                    Error::new(Kind::KeyTaken, format!("could not {doing}: {message}"))
+                    Error::because(ErrorKind::KeyTaken, format!("could not {doing}"), message)
                 }
-                _ => Error::new(Kind::Refused, format!("could not {doing}: {message}")),
+                _ => Error::because(ErrorKind::Refused, format!("could not {doing}"), message),
             },
         }
     }

@@ -1,9 +1,12 @@
 //! Counts the edges between steps of machines, from the recorded history of instances.
 
-use jiff::Timestamp;
+use tokio_postgres::Row;
 
-use super::{inspect::Inspect, row::column, sql};
-use crate::error::Error;
+use super::{connection::Connection, fault::Fault, row::named, sql};
+use crate::model::{
+    history::{Edge, HistoryOutcome},
+    json::seconds,
+};
 
 sql!(EDGES, "edges.sql", [INT4]);
 
@@ -11,51 +14,20 @@ sql!(EDGES, "edges.sql", [INT4]);
 /// instances.
 const HISTORY_ROWS_MAX: i32 = 5_000;
 
-/// A transition of instances from one step to another, aggregated over instances.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Edge {
-    /// The name of the machine in which the transition happened.
-    pub machine: String,
-    /// The outcome of the step that caused the transition: `next`, `sleep`, `wait`, `spawn`,
-    /// `retry`, `failure`, `done`, `stop`, `deadline`, …
-    pub outcome: String,
-    /// The step of the instance before the transition.
-    pub from: String,
-    /// The step of the instance after the transition.
-    pub to: String,
-    /// How often the transition happened, among the history rows that the query read.
-    pub count: i64,
-    /// The average run time of the step `from` before this transition, in seconds.
-    pub took_seconds: Option<f64>,
-    /// When an instance last made this transition.
-    pub last_at: Timestamp,
+/// Returns the edges between steps, counted over the last history rows of the newest instances.
+pub(crate) async fn edges(connection: &Connection) -> Result<Vec<Edge>, Fault> {
+    let rows = connection.query(&EDGES, &[&HISTORY_ROWS_MAX]).await?;
+    rows.iter().map(edge).collect()
 }
 
-impl Inspect {
-    /// Returns the edges between steps, counted over the last 5,000 history rows of the newest
-    /// instances.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn edges(&self) -> Result<Vec<Edge>, Error> {
-        self.read("count the edges between steps", |connection| async move {
-            let rows = connection.query(&EDGES, &[&HISTORY_ROWS_MAX]).await?;
-            rows.iter()
-                .map(|row| {
-                    Ok(Edge {
-                        machine: column(row, 0)?,
-                        outcome: column(row, 1)?,
-                        from: column(row, 2)?,
-                        to: column(row, 3)?,
-                        count: column(row, 4)?,
-                        took_seconds: column(row, 5)?,
-                        last_at: column(row, 6)?,
-                    })
-                })
-                .collect()
-        })
-        .await
-    }
+fn edge(row: &Row) -> Result<Edge, Fault> {
+    Ok(Edge {
+        machine: named(row, "machine")?,
+        outcome: HistoryOutcome::read(named(row, "outcome")?),
+        from: named(row, "from_step")?,
+        to: named(row, "to_step")?,
+        count: named(row, "count")?,
+        took: named::<Option<f64>>(row, "took_seconds")?.map(seconds::duration),
+        last_at: named(row, "last_at")?,
+    })
 }

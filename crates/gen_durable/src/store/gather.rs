@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{enqueue::Inserted, events::Placed, fault::Fault, inspect::End};
-use crate::{error::Error, event::NewEvent, new_instance::New};
+use crate::{error::Error, model::event::NewEvent, new_instance::New};
 
 /// The largest number of bytes of JSON in a shared statement. A request with more bytes gets a
 /// statement of its own.

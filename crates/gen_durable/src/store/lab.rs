@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::{connection::Connection, fault::Fault, row::column, sql};
+use super::{connection::Connection, fault::Fault, row::only, sql};
 
 sql!(CLOCK_SET, "lab_clock_set.sql", [TIMESTAMPTZ]);
 sql!(CLOCK_READ, "lab_clock_read.sql", []);
@@ -53,11 +53,7 @@ pub(crate) async fn set_clock(connection: &Connection, to: Timestamp) -> Result<
 
 pub(crate) async fn clock(connection: &Connection) -> Result<Timestamp, Fault> {
     let rows = connection.query(&CLOCK_READ, &[]).await?;
-    let row = rows.first().ok_or(Fault::Refused {
-        code: None,
-        message: "the schema's clock returned no row".into(),
-    })?;
-    column(row, 0)
+    only(rows.first().ok_or_else(Fault::no_row)?)
 }
 
 /// Returns the earliest future due time of an instance, a deadline, a timer or a retry of a
@@ -68,5 +64,5 @@ pub(crate) async fn next_due(
     schedules: &[String],
 ) -> Result<Option<Timestamp>, Fault> {
     let rows = connection.query(&NEXT_DUE, &[&until, &schedules]).await?;
-    rows.first().map_or(Ok(None), |row| column(row, 0))
+    rows.first().map_or(Ok(None), only)
 }

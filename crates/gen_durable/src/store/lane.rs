@@ -5,7 +5,7 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     operate::WakeRange,
-    row::column,
+    row::named,
     sql,
 };
 use crate::lane::LaneKey;
@@ -33,7 +33,7 @@ pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
     let mut before = 0;
     loop {
         let rows = connection.query(&PLACE, &[]).await?;
-        let more: Option<i64> = rows.first().map_or(Ok(None), |row| column(row, 0))?;
+        let more: Option<i64> = rows.first().map_or(Ok(None), super::row::only)?;
         // Ends if the last call of placement made no progress: no instance is left, another worker
         // holds the placement lock, or another transaction holds a lock on the first instance that
         // is left.
@@ -63,10 +63,10 @@ pub(crate) async fn repair(
     let Some(row) = rows.first() else {
         return Ok(0);
     };
-    let text = |index| column::<Option<String>>(row, index).map(Option::unwrap_or_default);
-    rounds.lane = (text(0)?, text(1)?);
-    rounds.partition = (text(2)?, text(3)?);
-    column(row, 4)
+    let text = |name| named::<Option<String>>(row, name).map(Option::unwrap_or_default);
+    rounds.lane = (text("lane_tenant")?, text("lane_key")?);
+    rounds.partition = (text("tenant")?, text("key")?);
+    named(row, "repaired")
 }
 
 /// The operation by which an operator unblocks a lane that a failed instance blocks.
@@ -102,8 +102,12 @@ pub(crate) async fn unblock(
     rows.first()
         .map(|row| {
             Ok((
-                column(row, 0)?,
-                (column(row, 1)?, column(row, 2)?, column(row, 3)?),
+                named(row, "id")?,
+                (
+                    named(row, "queue")?,
+                    named(row, "priority")?,
+                    named(row, "eligible_at")?,
+                ),
             ))
         })
         .transpose()
@@ -113,6 +117,7 @@ pub(crate) async fn unblock(
 /// up to 10,001.
 pub(crate) async fn depth(connection: &Connection) -> Result<(i64, i64), Fault> {
     let rows = connection.query(&DEPTH, &[]).await?;
-    rows.first()
-        .map_or(Ok((0, 0)), |row| Ok((column(row, 0)?, column(row, 1)?)))
+    rows.first().map_or(Ok((0, 0)), |row| {
+        Ok((named(row, "depth")?, named(row, "blocked")?))
+    })
 }

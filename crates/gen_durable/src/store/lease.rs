@@ -8,11 +8,11 @@ use tokio_postgres::Row;
 use super::{
     connection::Connection,
     fault::Fault,
-    row::{Claim, column},
+    row::{Claim, named, only},
     sql,
 };
 
-sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY]);
+sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL]);
 sql!(RETIRE, "retire.sql", [TEXT]);
 sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
 sql!(GRANT_MISSING_LEASES, "grant_missing_leases.sql", [FLOAT8]);
@@ -23,20 +23,6 @@ sql!(HELD, "held.sql", [TEXT, FLOAT8]);
 sql!(RELEASE, "release.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(RELEASE_EXPIRED, "release_expired.sql", [TEXT, INT4]);
 sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
-sql!(
-    WORKER_LANE_HEADS,
-    "worker_lane_heads.sql",
-    [TEXT, TEXT, TEXT, INT4]
-);
-sql!(
-    CLAIM_LANE_HEAD,
-    "claim_lane_head.sql",
-    [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]
-);
-
-/// The largest number of lanes of a worker that one statement reads.
-const LANES_MAX: i32 = 1_000;
-
 /// A worker: one process with an engine, as the worker's row in `workers` describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
@@ -63,11 +49,13 @@ impl Worker {
 
 /// Renews the lease of a worker: inserts the worker's row in `workers` or updates it, even if the
 /// lease had expired. If the lease had expired, the statement sets `started_at` to now, because
-/// that column says since when the lease has been valid without a gap.
+/// that column says since when the lease has been valid without a gap. `polls`: whether the worker
+/// has room for instances.
 pub(crate) async fn renew(
     connection: &Connection,
     worker: &Worker,
     lease_seconds: f64,
+    polls: bool,
 ) -> Result<(), Fault> {
     let params: &[super::connection::Param<'_>] = &[
         &worker.id,
@@ -79,6 +67,7 @@ pub(crate) async fn renew(
         &worker.steps,
         &worker.schedules,
         &worker.projections,
+        &polls,
     ];
     connection.query(&RENEW, params).await.map(drop)
 }
@@ -99,7 +88,7 @@ pub(crate) async fn expired(
     let rows = connection
         .query(&EXPIRED, &[&lease_seconds, &asker])
         .await?;
-    rows.iter().map(|row| column(row, 0)).collect()
+    rows.iter().map(only).collect()
 }
 
 /// Inserts a row into `workers`, with a fresh lease, for each worker that holds claims and has no
@@ -111,7 +100,7 @@ pub(crate) async fn grant_missing_leases(
     let rows = connection
         .query(&GRANT_MISSING_LEASES, &[&lease_seconds])
         .await?;
-    rows.iter().map(|row| column(row, 0)).collect()
+    rows.iter().map(only).collect()
 }
 
 /// An instance that the reaper took from an expired worker.
@@ -163,7 +152,7 @@ pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<
     let Some(row) = rows.first() else {
         return Ok(Begun::Stale);
     };
-    Ok(match (column(row, 0)?, column(row, 1)?) {
+    Ok(match (named(row, "recorded")?, named(row, "valid")?) {
         (true, _) => Begun::Recorded,
         (false, true) => Begun::Locked,
         (false, false) => Begun::Stale,
@@ -184,7 +173,7 @@ pub(crate) async fn release(
     let Some(row) = rows.first() else {
         return Ok((HashSet::new(), 0));
     };
-    let (locked, released): (Vec<i64>, Vec<i64>) = (column(row, 0)?, column(row, 1)?);
+    let (locked, released): (Vec<i64>, Vec<i64>) = (named(row, "locked")?, named(row, "released")?);
     Ok((locked.into_iter().collect(), released.len()))
 }
 
@@ -224,59 +213,12 @@ pub(crate) async fn held(
     rows.iter()
         .map(|row| {
             Ok(Claim {
-                id: column(row, 0)?,
-                epoch: column(row, 1)?,
-                seq: column(row, 2)?,
+                id: named(row, "id")?,
+                epoch: named(row, "epoch")?,
+                seq: named(row, "step_seq")?,
             })
         })
         .collect()
-}
-
-/// Returns the heads that run without a claim, in the lanes of which this worker is the lane
-/// worker. Reads these lanes page by page.
-pub(crate) async fn lane_heads(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
-    let (mut heads, mut after) = (Vec::new(), (String::new(), String::new()));
-    loop {
-        let rows = connection
-            .query(
-                &WORKER_LANE_HEADS,
-                &[&worker, &after.0, &after.1, &LANES_MAX],
-            )
-            .await?;
-        for row in &rows {
-            if column::<Option<bool>>(row, 5)? == Some(true) {
-                heads.push(Claim {
-                    id: column(row, 2)?,
-                    epoch: column(row, 3)?,
-                    seq: column(row, 4)?,
-                });
-            }
-        }
-        match rows.last() {
-            Some(last) if i32::try_from(rows.len()).is_ok_and(|count| count >= LANES_MAX) => {
-                after = (column(last, 0)?, column(last, 1)?);
-            }
-            _ => return Ok(heads),
-        }
-    }
-}
-
-/// Claims instances that this worker runs in its lanes without a claim; their `claim_epoch` stays
-/// the same. Returns the ids that need no further attempt: instances that the statement claimed,
-/// and instances that this worker no longer runs. Leaves out the ids of instances that another
-/// transaction has locked.
-pub(crate) async fn claim_lane_head(
-    connection: &Connection,
-    claims: &[Claim],
-    worker: &str,
-    lease_seconds: f64,
-) -> Result<HashSet<i64>, Fault> {
-    let (ids, epochs): (Vec<i64>, Vec<i64>) =
-        claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
-    let rows = connection
-        .query(&CLAIM_LANE_HEAD, &[&ids, &epochs, &worker, &lease_seconds])
-        .await?;
-    rows.iter().map(|row| column(row, 0)).collect()
 }
 
 /// Returns which of the given claims of this worker are no longer valid, as (id, epoch).
@@ -288,17 +230,17 @@ pub(crate) async fn lost(
     let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
     let rows = connection.query(&LOST, &[&ids, &epochs]).await?;
     rows.iter()
-        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .map(|row| Ok((named(row, "id")?, named(row, "epoch")?)))
         .collect()
 }
 
 fn reaped(row: &Row) -> Result<Reaped, Fault> {
     Ok(Reaped {
-        id: column(row, 0)?,
-        machine: column(row, 1)?,
-        step: column(row, 2)?,
-        attempt: column(row, 3)?,
-        is_stuck: column(row, 4)?,
-        last_error: column(row, 5)?,
+        id: named(row, "id")?,
+        machine: named(row, "machine")?,
+        step: named(row, "step")?,
+        attempt: named(row, "attempt")?,
+        is_stuck: named(row, "is_stuck")?,
+        last_error: named(row, "last_error")?,
     })
 }

@@ -4,8 +4,18 @@
 
 use tokio_postgres::Row;
 
-use super::{connection::Connection, fault::Fault, pool::Pool, row::column, sql, target::Target};
-use crate::error::{Error, Kind};
+use super::{
+    connection::Connection,
+    fault::Fault,
+    pool::Connections,
+    row::{named, only},
+    sql,
+    target::Target,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    model::migration::MigrationStatus,
+};
 
 sql!(INSTALLED, "installed.sql", [TEXT]);
 sql!(MIGRATION_LOCK, "migration_lock.sql", [TEXT]);
@@ -51,127 +61,11 @@ const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3
 
 const GRANTS: &str = include_str!("sql/grants.sql");
 
-/// The installed schema version, and the schema version of this build.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MigrationStatus {
-    /// The schema version in the database; 0 if the schema is not installed.
-    pub installed: i32,
-    /// The schema version that this build was made for.
-    pub current: i32,
-    /// The installed schema serves a build that was made for this schema version, and no older
-    /// build.
-    pub oldest_served: i32,
-}
-
-/// The migrations of a pool's schema: `pool.migrations().up(None)`.
-#[derive(Debug, Clone)]
-pub struct Migrations {
-    pool: Pool,
-}
-
-impl Migrations {
-    pub(crate) fn new(pool: Pool) -> Migrations {
-        Migrations { pool }
-    }
-
-    /// Migrates the schema up, to version `to` or to the version of this build. Returns the
-    /// versions that it applied.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this build does not know the version, if the database cannot be reached, or if it
-    /// refuses a statement.
-    pub async fn up(&self, to: Option<i32>) -> Result<Vec<i32>, Error> {
-        up(&self.pool, to).await
-    }
-
-    /// Migrates the schema down to version `to`. Version 0 removes the whole schema and all its
-    /// data. Returns the versions that it undid.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this build does not know the version, if the database cannot be reached, or if it
-    /// refuses a statement.
-    pub async fn down(&self, to: i32) -> Result<Vec<i32>, Error> {
-        down(&self.pool, to).await
-    }
-
-    /// Returns the installed tables that a [`down`](Migrations::down) to this version deletes.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this build does not know the version, or if the database cannot be reached.
-    pub async fn tables_dropped_by(&self, to: i32) -> Result<Vec<&'static str>, Error> {
-        let (to, installed) = (check_version(to)?, status(&self.pool).await?.installed);
-        let undone = MIGRATIONS
-            .iter()
-            .rev()
-            .filter(|m| m.version > to && m.version <= installed);
-        let drops = |line: &'static str| {
-            line.strip_prefix("drop table gen_durable.")?
-                .strip_suffix(';')
-        };
-        Ok(undone
-            .flat_map(|m| m.down.lines().filter_map(drops))
-            .collect())
-    }
-
-    /// Returns the installed schema version, and the schema version that this build needs.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn status(&self) -> Result<MigrationStatus, Error> {
-        status(&self.pool).await
-    }
-
-    /// Checks whether this build can work with the installed schema.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the schema is missing, too old or too new; the message says what to do. Also fails
-    /// if the database cannot be reached.
-    pub async fn check(&self) -> Result<(), Error> {
-        check(&self.pool).await
-    }
-
-    /// Returns the SQL that migrates the schema from one version to another, up or down, for the
-    /// migration tool of the host.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this build does not know one of the versions.
-    pub fn sql(&self, from: i32, to: Option<i32>) -> Result<String, Error> {
-        print(&self.pool.inner.target, from, to.unwrap_or(CURRENT))
-    }
-
-    /// Grants two existing roles their rights: `runtime` may run steps and make calls, but no DDL;
-    /// `reader` may only read.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a name cannot be the name of a role, if the database cannot be reached, or if it
-    /// refuses the grants.
-    pub async fn grant(&self, runtime: &str, reader: &str) -> Result<(), Error> {
-        grant(&self.pool, runtime, reader).await
-    }
-
-    /// Returns the SQL statements that [`grant`](Migrations::grant) sends.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a name cannot be the name of a role.
-    pub fn grants_sql(&self, runtime: &str, reader: &str) -> Result<String, Error> {
-        grants(&self.pool.inner.target, runtime, reader)
-    }
-}
-
 /// Migrates the schema up, to version `to` or to the version of this build. Returns the versions
 /// that it applied.
-pub(crate) async fn up(pool: &Pool, to: Option<i32>) -> Result<Vec<i32>, Error> {
+pub(crate) async fn up(connections: &Connections, to: Option<i32>) -> Result<Vec<i32>, Error> {
     let to = check_version(to.unwrap_or(CURRENT))?;
-    under_lock(pool, move |connection, installed| {
+    under_lock(connections, move |connection, installed| {
         Box::pin(async move {
             let mut applied = Vec::new();
             for migration in MIGRATIONS
@@ -197,9 +91,9 @@ pub(crate) async fn up(pool: &Pool, to: Option<i32>) -> Result<Vec<i32>, Error> 
 
 /// Migrates the schema down to version `to`; 0 removes the whole schema. Returns the versions that
 /// it undid.
-pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
+pub(crate) async fn down(connections: &Connections, to: i32) -> Result<Vec<i32>, Error> {
     let to = check_version(to)?;
-    under_lock(pool, move |connection, installed| {
+    under_lock(connections, move |connection, installed| {
         Box::pin(async move {
             let mut undone = Vec::new();
             for migration in MIGRATIONS
@@ -221,19 +115,39 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
     .await
 }
 
+/// Returns the installed tables that a migration down to this version deletes.
+pub(crate) async fn tables_dropped_by(
+    connections: &Connections,
+    to: i32,
+) -> Result<Vec<&'static str>, Error> {
+    let (to, installed) = (check_version(to)?, status(connections).await?.installed);
+    let undone = MIGRATIONS
+        .iter()
+        .rev()
+        .filter(|m| m.version > to && m.version <= installed);
+    let drops = |line: &'static str| {
+        line.strip_prefix("drop table gen_durable.")?
+            .strip_suffix(';')
+    };
+    Ok(undone
+        .flat_map(|m| m.down.lines().filter_map(drops))
+        .collect())
+}
+
 /// Returns the installed schema version, the schema version of this build, and the oldest version
 /// that the installed schema serves.
-pub(crate) async fn status(pool: &Pool) -> Result<MigrationStatus, Error> {
-    let target = pool.inner.target.clone();
-    pool.call(move |connection| async move { installed(&connection, target.schema()).await })
+pub(crate) async fn status(connections: &Connections) -> Result<MigrationStatus, Error> {
+    let target = connections.target.clone();
+    connections
+        .call(move |connection| async move { installed(&connection, target.schema()).await })
         .await?
         .map_err(|fault| fault.into_error("read the schema's version"))
 }
 
 /// Checks whether this build can work with the installed schema. A newer schema refuses only a
 /// build that is older than the oldest build that the schema serves.
-pub(crate) async fn check(pool: &Pool) -> Result<(), Error> {
-    fits(pool.schema(), &status(pool).await?)
+pub(crate) async fn check(connections: &Connections) -> Result<(), Error> {
+    fits(connections.target.schema(), &status(connections).await?)
 }
 
 /// Returns whether a build that was made for `status.current` can work with the installed schema.
@@ -248,30 +162,29 @@ fn fits(schema: &str, status: &MigrationStatus) -> Result<(), Error> {
         let message = format!(
             "there is no schema {schema:?} in this database: run `durable migrate up`, or call `Pool::migrate`"
         );
-        return Err(Error::new(Kind::Schema, message));
+        return Err(Error::new(ErrorKind::Schema, message));
     }
     if status.installed < current {
         let message = format!(
             "the schema {schema:?} is at version {}, this build needs {current}: run `durable migrate up`, or call `Pool::migrate`",
             status.installed
         );
-        return Err(Error::new(Kind::Schema, message));
+        return Err(Error::new(ErrorKind::Schema, message));
     }
     if status.oldest_served > current {
         let message = format!(
             "the schema {schema:?} is at version {} and serves builds made for version {} or later; this one was made for {current}: deploy a newer build",
             status.installed, status.oldest_served
         );
-        return Err(Error::new(Kind::Schema, message));
+        return Err(Error::new(ErrorKind::Schema, message));
     }
     Ok(())
 }
 
 /// Returns the SQL that migrates the schema from one version to another, for the migration tool of
 /// the host.
-pub(crate) fn print(target: &Target, from: i32, to: i32) -> Result<String, Error> {
-    check_version(from)?;
-    check_version(to)?;
+pub(crate) fn print(target: &Target, from: i32, to: Option<i32>) -> Result<String, Error> {
+    let (from, to) = (check_version(from)?, check_version(to.unwrap_or(CURRENT))?);
     let mut text = String::new();
     let mut add = |body: &str, record: String| {
         text.push_str(&target.render(body));
@@ -340,36 +253,42 @@ pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<Str
 }
 
 /// Grants the rights of the runtime role and of the reader role to two existing roles.
-pub(crate) async fn grant(pool: &Pool, runtime: &str, reader: &str) -> Result<(), Error> {
-    let text = grants(&pool.inner.target, runtime, reader)?;
-    pool.apart(move |connection| async move { connection.batch(&text).await })
+pub(crate) async fn grant(
+    connections: &Connections,
+    runtime: &str,
+    reader: &str,
+) -> Result<(), Error> {
+    let text = grants(&connections.target, runtime, reader)?;
+    connections
+        .apart(move |connection| async move { connection.batch(&text).await })
         .await?
         .map_err(|fault| fault.into_error("grant the roles their rights"))
 }
 
-type Step = futures_util::future::LocalBoxFuture<'static, Result<Vec<i32>, Fault>>;
+type MigrationFuture = futures_util::future::LocalBoxFuture<'static, Result<Vec<i32>, Fault>>;
 
 /// Runs migrations in one transaction under one advisory lock. If many processes migrate at once,
 /// one process applies the migrations, and the other processes find nothing left to do.
-async fn under_lock<F>(pool: &Pool, act: F) -> Result<Vec<i32>, Error>
+async fn under_lock<F>(connections: &Connections, act: F) -> Result<Vec<i32>, Error>
 where
-    F: FnOnce(std::rc::Rc<Connection>, i32) -> Step + Send + 'static,
+    F: FnOnce(std::rc::Rc<Connection>, i32) -> MigrationFuture + Send + 'static,
 {
-    let target = pool.inner.target.clone();
-    pool.call(move |_| async move {
-        // All callers of the pool share the connections for calls, so a transaction of several
-        // statements opens a connection of its own.
-        let own = std::rc::Rc::new(Connection::new(target.clone()));
-        own.set_deadline(MIGRATION_DEADLINE);
-        own.batch("begin; set local lock_timeout = '30s'").await?;
-        own.query(&MIGRATION_LOCK, &[&target.schema()]).await?;
-        let status = installed(&own, target.schema()).await?;
-        let versions = act(own.clone(), status.installed).await?;
-        own.batch("commit").await?;
-        Ok(versions)
-    })
-    .await?
-    .map_err(|fault: Fault| fault.into_error("migrate the schema"))
+    let target = connections.target.clone();
+    connections
+        .call(move |_| async move {
+            // All callers of the pool share the connections for calls, so a transaction of several
+            // statements opens a connection of its own.
+            let own = std::rc::Rc::new(Connection::new(target.clone()));
+            own.set_deadline(MIGRATION_DEADLINE);
+            own.batch("begin; set local lock_timeout = '30s'").await?;
+            own.query(&MIGRATION_LOCK, &[&target.schema()]).await?;
+            let status = installed(&own, target.schema()).await?;
+            let versions = act(own.clone(), status.installed).await?;
+            own.batch("commit").await?;
+            Ok(versions)
+        })
+        .await?
+        .map_err(|fault: Fault| fault.into_error("migrate the schema"))
 }
 
 async fn installed(connection: &Connection, schema: &str) -> Result<MigrationStatus, Fault> {
@@ -380,15 +299,15 @@ async fn installed(connection: &Connection, schema: &str) -> Result<MigrationSta
         oldest_served: 0,
     };
     match exists.first() {
-        Some(row) if column::<bool>(row, 0)? => {}
+        Some(row) if only::<bool>(row)? => {}
         _ => return Ok(nothing),
     }
     let rows = connection.query(&LATEST, &[]).await?;
     let read = |row: &Row| -> Result<MigrationStatus, Fault> {
         Ok(MigrationStatus {
-            installed: column(row, 0)?,
+            installed: named(row, "version")?,
             current: CURRENT,
-            oldest_served: column(row, 1)?,
+            oldest_served: named(row, "oldest_served")?,
         })
     };
     rows.first().map_or(Ok(nothing), read)

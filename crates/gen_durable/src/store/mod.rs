@@ -6,10 +6,12 @@
 //! statements (the pick, and the writes of step results) call functions of the schema, because a
 //! function has planner settings of its own.
 
+pub(crate) mod commit;
 pub(crate) mod connection;
 pub(crate) mod fault;
 pub(crate) mod gather;
 pub(crate) mod link;
+mod live;
 pub(crate) mod pool;
 #[cfg(feature = "sqlx")]
 mod sqlx;
@@ -34,11 +36,11 @@ pub(crate) mod lane;
 pub(crate) mod lease;
 pub(crate) mod migrate;
 pub(crate) mod operate;
-pub(crate) mod oversight;
 pub(crate) mod pick;
 pub(crate) mod projections;
 pub(crate) mod pulse;
 pub(crate) mod queue;
+pub(crate) mod redrive;
 pub(crate) mod resolve;
 pub(crate) mod row;
 pub(crate) mod runs;
@@ -46,7 +48,6 @@ pub(crate) mod schedule;
 pub(crate) mod scopes;
 pub(crate) mod search;
 pub(crate) mod signal;
-pub(crate) mod step_results;
 pub(crate) mod timer;
 
 use tokio_postgres::types::Type;
@@ -102,3 +103,46 @@ macro_rules! sql {
     };
 }
 pub(crate) use sql;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::Sql;
+
+    /// The name of its file says whether a statement commits step results. A statement that calls a
+    /// function which writes them, under another name, could be cancelled on the server.
+    #[test]
+    fn each_statement_that_writes_step_results_has_the_name_of_a_commit() {
+        let statements = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sql");
+        let mut commits = 0;
+        for entry in fs::read_dir(statements).unwrap() {
+            let path = entry.unwrap().path();
+            let name: &'static str = Box::leak(
+                path.file_name()
+                    .unwrap()
+                    .to_string_lossy()
+                    .into_owned()
+                    .into_boxed_str(),
+            );
+            let writes = fs::read_to_string(&path)
+                .unwrap()
+                .contains("gen_durable._write_");
+            let statement = Sql {
+                name,
+                text: "",
+                types: &[],
+                prepared: false,
+                bounded: false,
+            };
+            // The statement that warms a connection passes empty arrays and writes nothing.
+            assert_eq!(
+                statement.is_commit(),
+                writes && name != "warm.sql",
+                "{name}"
+            );
+            commits += usize::from(statement.is_commit());
+        }
+        assert_eq!(commits, 7);
+    }
+}

@@ -9,7 +9,7 @@ use super::{
     connection::{Connection, Param},
     enqueue::{Inserted, KEYED, read_keyed},
     fault::Fault,
-    row::column,
+    row::named,
     signal::{Answer, INBOX_MAX, SIGNAL, SignalTarget, answer},
     sql,
 };
@@ -88,6 +88,12 @@ pub(crate) async fn retry(
 ) -> Result<Option<WakeRange>, Fault> {
     let rows = connection.act_alone(&RETRY, &[&id, &step, &data]).await?;
     rows.first()
-        .map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?)))
+        .map(|row| {
+            Ok((
+                named(row, "queue")?,
+                named(row, "priority")?,
+                named(row, "eligible_at")?,
+            ))
+        })
         .transpose()
 }

@@ -8,12 +8,13 @@ use super::{
     connection::Connection,
     fault::Fault,
     lease,
-    row::{Claim, Claimed, column},
+    row::{Claim, Claimed, column, columns, named},
     sql,
 };
 
 sql!(prepared PICK, "pick.sql", [
-    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4
+    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4,
+    BOOL
 ]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
 sql!(
@@ -33,6 +34,16 @@ sql!(
     RELEASE_CLAIMS,
     "release_claims.sql",
     [INT8_ARRAY, INT8_ARRAY]
+);
+
+columns!(
+    /// The columns of the SQL type `claimed`.
+    ClaimedColumns {
+        id, machine, machine_version, step, data, state, attempt, claim_epoch, step_seq,
+        step_entry_seq, queue, priority, eligible_at, tenant, traceparent, keyed, crash_count,
+        next_due, paused, awaits, inbox, children, parent_id, predecessor_id, marks, failures,
+        token, fleet,
+    }
 );
 
 /// A priority is in use if an instance with this priority is due now or within this many seconds.
@@ -101,6 +112,9 @@ pub(crate) struct Picked {
     pub(crate) next_due: Option<Timestamp>,
     /// The queues of the request that an operator has paused.
     pub(crate) paused: Vec<String>,
+    /// The number of workers that share the polls of this worker, and how many of them come before
+    /// this worker; if the pick counted them.
+    pub(crate) fleet: Option<(u32, u32)>,
 }
 
 /// Claims a batch of instances in one statement and one round trip. The claims have committed when
@@ -111,6 +125,7 @@ pub(crate) async fn claim(
     steps: &[String],
     worker: &str,
     lease_seconds: f64,
+    counts_fleet: bool,
 ) -> Result<Picked, Fault> {
     let answer = connection
         .query(
@@ -126,29 +141,38 @@ pub(crate) async fn claim(
                 &worker,
                 &lease_seconds,
                 &wanted.suspects,
+                &counts_fleet,
             ],
         )
         .await?;
     let Some((last, rows)) = answer.split_last() else {
-        return Err(Fault::Refused {
-            code: None,
-            message: "a pick returned no row: the last row must have the time of the database"
-                .into(),
-        });
+        return Err(Fault::unexpected(
+            "a pick returned no row: the last row must have the time of the database",
+        ));
     };
-    let now: Timestamp = column(last, 12)?;
+    let at = ClaimedColumns::of(&answer)?;
+    let now: Timestamp = column(last, at.eligible_at)?;
     let mut rows = rows
         .iter()
-        .map(|row| claimed(row, now))
+        .map(|row| claimed(row, at, now))
         .collect::<Result<Vec<_>, _>>()?;
     // Sorts the claimed instances, because the UPDATE returns them in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
     Ok(Picked {
         rows,
         now,
-        next_due: column(last, 17)?,
-        paused: column::<Option<_>>(last, 18)?.unwrap_or_default(),
+        next_due: column(last, at.next_due)?,
+        paused: column::<Option<_>>(last, at.paused)?.unwrap_or_default(),
+        fleet: column::<Option<Vec<i32>>>(last, at.fleet)?.and_then(|count| fleet(&count)),
     })
+}
+
+/// Reads the size of a group of workers and the place of this worker in it.
+fn fleet(count: &[i32]) -> Option<(u32, u32)> {
+    match *count {
+        [size, place] => Some((u32::try_from(size).ok()?, u32::try_from(place).ok()?)),
+        _ => None,
+    }
 }
 
 /// An instance that a pick could not claim, and that `set_aside_refused` set aside as stuck.
@@ -186,11 +210,11 @@ pub(crate) async fn set_aside_refused(
         .iter()
         .map(|row| {
             Ok(SetAside {
-                id: column(row, 0)?,
-                machine: column(row, 1)?,
-                step: column(row, 2)?,
-                attempt: column(row, 3)?,
-                reason: column(row, 4)?,
+                id: named(row, "id")?,
+                machine: named(row, "machine")?,
+                step: named(row, "step")?,
+                attempt: named(row, "attempt")?,
+                reason: named(row, "reason")?,
             })
         })
         .collect()
@@ -206,7 +230,7 @@ pub(crate) async fn priorities(
         .query(&PRIORITIES, &[&queues, &PRIORITY_HORIZON_SECONDS])
         .await?;
     rows.iter()
-        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .map(|row| Ok((named(row, "queue")?, named(row, "priority")?)))
         .collect()
 }
 
@@ -230,33 +254,32 @@ pub(crate) async fn release_claims(
     Ok(given + released)
 }
 
-pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
+pub(super) fn claimed(row: &Row, at: ClaimedColumns, now: Timestamp) -> Result<Claimed, Fault> {
     let number = |n: i32| u32::try_from(n).unwrap_or_default();
     Ok(Claimed {
-        id: column(row, 0)?,
-        machine: column(row, 1)?,
-        machine_version: u16::try_from(column::<i32>(row, 2)?).unwrap_or_default(),
-        step: column(row, 3)?,
-        data: column(row, 4)?,
-        state: column(row, 5)?,
-        attempt: number(column(row, 6)?),
-        claim_epoch: column(row, 7)?,
-        step_seq: column(row, 8)?,
-        step_entry_seq: column(row, 9)?,
-        queue: column(row, 10)?,
-        priority: column(row, 11)?,
-        eligible_at: column(row, 12)?,
-        tenant: column(row, 13)?,
-        traceparent: column(row, 14)?,
-        keyed: column(row, 15)?,
-        unclaimed: false,
-        crash_count: column(row, 16)?,
-        awaits: column(row, 19)?,
-        inbox: column(row, 20)?,
-        children: column(row, 21)?,
-        parent_id: column(row, 22)?,
-        failures: number(column(row, 25)?),
-        fencing_token: column(row, 26)?,
+        id: column(row, at.id)?,
+        machine: column(row, at.machine)?,
+        machine_version: u16::try_from(column::<i32>(row, at.machine_version)?).unwrap_or_default(),
+        step: column(row, at.step)?,
+        data: column(row, at.data)?,
+        state: column(row, at.state)?,
+        attempt: number(column(row, at.attempt)?),
+        claim_epoch: column(row, at.claim_epoch)?,
+        step_seq: column(row, at.step_seq)?,
+        step_entry_seq: column(row, at.step_entry_seq)?,
+        queue: column(row, at.queue)?,
+        priority: column(row, at.priority)?,
+        eligible_at: column(row, at.eligible_at)?,
+        tenant: column(row, at.tenant)?,
+        traceparent: column(row, at.traceparent)?,
+        keyed: column(row, at.keyed)?,
+        crash_count: column(row, at.crash_count)?,
+        awaits: column(row, at.awaits)?,
+        inbox: column(row, at.inbox)?,
+        children: column(row, at.children)?,
+        parent_id: column(row, at.parent_id)?,
+        failures: number(column(row, at.failures)?),
+        fencing_token: column(row, at.token)?,
         now,
     })
 }

@@ -1,9 +1,8 @@
-//! The pool of connections that a host opens to the database: a few for calls, in classes by how
+//! The connections of a pool to the database: a few for calls, in classes by how
 //! long a call may wait, and a few for transactions.
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
     fmt,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -16,17 +15,15 @@ use tokio_postgres::Client;
 
 use super::{
     connection::Connection,
-    events::LogWakes,
     fault::Fault,
     gather::Gathers,
     link::Link,
-    migrate,
-    target::{DEFAULT_SCHEMA, Target},
-    tx::{Tx, within_timeout},
+    target::Target,
+    tx::{OpenTx, within_timeout},
 };
 use crate::{
-    error::{Error, Kind},
-    wake::Wake,
+    error::{Error, ErrorKind},
+    wake::{LogWakes, Wake},
 };
 
 /// How many transactions of a pool may be open at once, unless the settings of an engine, or the
@@ -35,20 +32,8 @@ pub(crate) const TRANSACTIONS: usize = 10;
 /// How long a caller waits for a free connection of the pool on which to begin a transaction.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A database and a schema in it. A `Pool` is cheap to clone; all clones share their connections.
-///
-/// ```no_run
-/// # async fn demo() -> Result<(), gen_durable::Error> {
-/// let pool = gen_durable::Pool::connect("postgres://app@localhost/shop").await?;
-/// pool.migrate().await?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-pub struct Pool {
-    pub(crate) inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
+/// The connections of a pool to one database and one schema in it.
+pub(crate) struct Connections {
     pub(crate) target: Arc<Target>,
     /// The channel to the thread that makes the calls of the pool. Calls have a thread of their
     /// own, because on a multi-threaded runtime, a switch between threads for every protocol
@@ -111,132 +96,60 @@ pub(crate) const CALLS_MAX: usize = 2 + APART_MAX;
 
 type Call = Box<dyn FnOnce(Rc<Connection>) -> LocalBoxFuture<'static, ()> + Send>;
 
-impl Pool {
-    /// Connects to this database (`postgres://…`, or `host=… user=…`) and uses the schema
-    /// `gen_durable`. The connection string may name several hosts,
-    /// `target_session_attrs=read-write` and `sslmode`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the connection string is invalid, or if the database cannot be reached.
-    pub async fn connect(url: &str) -> Result<Pool, Error> {
-        Pool::connect_to(url, DEFAULT_SCHEMA).await
-    }
-
-    /// Connects as [`connect`](Pool::connect) does, and uses a schema of another name.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the connection string or the name of the schema is invalid, or if the database
-    /// cannot be reached.
-    pub async fn connect_to(url: &str, schema: &str) -> Result<Pool, Error> {
-        let pool = Pool::open(url, schema, TRANSACTIONS)?;
-        pool.call(|connection| async move { connection.batch("select 1").await })
-            .await?
-            .map_err(|fault| fault.into_error("reach the database"))?;
-        Ok(pool)
-    }
-
-    /// Creates a pool without connecting, for a process that must start while its database is not
-    /// reachable. At most `transactions` of its transactions are open at once.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the connection string or the name of the schema is invalid, or if the thread for
-    /// calls cannot be started.
-    pub fn open(url: &str, schema: &str, transactions: usize) -> Result<Pool, Error> {
-        Pool::on(Target::new(url, schema)?, transactions)
-    }
-
-    pub(crate) fn on(target: Target, transactions: usize) -> Result<Pool, Error> {
+impl Connections {
+    /// Starts the thread for calls. The first call of each connection class connects. At most
+    /// `transactions` transactions are open at once.
+    pub(crate) fn open(target: Target, transactions: usize) -> Result<Arc<Connections>, Error> {
         let target = Arc::new(target);
         let (calls, receiver) = mpsc::unbounded_channel();
         let runtime = start_calls(target.clone(), receiver)?;
-        Ok(Pool {
-            inner: Arc::new(Inner {
-                target,
-                calls,
-                runtime,
-                idle: Mutex::default(),
-                permits: Arc::new(Semaphore::new(transactions.max(1))),
-                transactions: Mutex::new(transactions.max(1)),
-                wakes: Mutex::default(),
-                gathers: Gathers::default(),
-                log: LogWakes::default(),
-                limits: Mutex::new(Limits {
-                    payload_bytes_max: 1024 * 1024,
-                    traceparent: None,
-                }),
+        Ok(Arc::new(Connections {
+            target,
+            calls,
+            runtime,
+            idle: Mutex::default(),
+            permits: Arc::new(Semaphore::new(transactions.max(1))),
+            transactions: Mutex::new(transactions.max(1)),
+            wakes: Mutex::default(),
+            gathers: Gathers::default(),
+            log: LogWakes::default(),
+            limits: Mutex::new(Limits {
+                payload_bytes_max: 1024 * 1024,
+                traceparent: None,
             }),
-        })
+        }))
     }
 
-    pub(crate) async fn ping(&self, within: Duration) -> Result<(), Error> {
+    /// Sends one statement, and connects if there is no connection for calls yet.
+    pub(crate) async fn reach(&self) -> Result<(), Error> {
+        self.call(|connection| async move { connection.batch("select 1").await })
+            .await?
+            .map_err(|fault| fault.into_error("reach the database"))
+    }
+
+    pub(crate) async fn ping(&self, timeout: Duration) -> Result<(), Error> {
         let away =
-            |why: &str| Error::new(Kind::Away, format!("could not reach the database: {why}"));
+            |why: String| Error::because(ErrorKind::Transient, "could not reach the database", why);
         let ping = self.call(|connection| async move { connection.batch("select 1").await });
-        match tokio::time::timeout(within, ping).await {
-            Ok(answer) => answer?.map_err(|fault| away(fault.message())),
-            Err(_) => Err(away(&format!("no answer within {within:?}"))),
+        match tokio::time::timeout(timeout, ping).await {
+            Ok(answer) => answer?.map_err(|fault| away(fault.message().to_owned())),
+            Err(_) => Err(away(format!("no answer within {timeout:?}"))),
         }
     }
 
-    /// Creates a pool for the same database and schema, with connections of its own that have this
-    /// application name. Use the new pool for reads that must not delay other work. The new pool
-    /// connects when a caller first uses it.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the thread for calls cannot be started.
-    pub fn beside(&self, application_name: &str) -> Result<Pool, Error> {
-        Pool::on(self.inner.target.beside(application_name), 1)
-    }
-
-    /// Returns how often callers sent each statement through this pool, by the name of the
-    /// statement.
-    pub fn statements(&self) -> BTreeMap<&'static str, u64> {
-        self.inner.target.sent()
-    }
-
-    /// Returns the name of the schema that this pool uses.
-    pub fn schema(&self) -> &str {
-        self.inner.target.schema()
-    }
-
-    /// Migrates the schema up to the version of this build. Many processes may call this function
-    /// at once. If the schema has that version, the function does nothing.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses a migration.
-    pub async fn migrate(&self) -> Result<(), Error> {
-        migrate::up(self, None).await.map(drop)
-    }
-
-    /// Returns the migrations of the schema, to apply them, undo them, check them or print them as
-    /// SQL.
-    pub fn migrations(&self) -> migrate::Migrations {
-        migrate::Migrations::new(self.clone())
-    }
-
-    /// Begins a transaction on one of the pool's connections.
-    ///
-    /// # Errors
-    ///
-    /// Fails if no connection becomes free within 10 seconds, or if the database cannot be reached.
-    pub async fn begin(&self) -> Result<Tx, Error> {
-        let waiting =
-            tokio::time::timeout(BEGIN_TIMEOUT, self.inner.permits.clone().acquire_owned());
+    /// Begins a transaction on one of the pool's connections. Fails if no connection becomes free
+    /// within 10 seconds, or if the database cannot be reached.
+    pub(crate) async fn begin(self: &Arc<Self>) -> Result<OpenTx, Error> {
+        let waiting = tokio::time::timeout(BEGIN_TIMEOUT, self.permits.clone().acquire_owned());
         let permit = match waiting.await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) => return Err(Error::broken("the pool's semaphore was closed")),
             Err(_) => {
                 return Err(Error::new(
-                    Kind::Away,
+                    ErrorKind::Transient,
                     format!(
                         "no connection was free for a transaction within {BEGIN_TIMEOUT:?}: all {} are in use; raise `Settings::transactions` (without an engine, the last argument of `Pool::open`), or end transactions sooner",
                         *self
-                            .inner
                             .transactions
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner)
@@ -251,26 +164,26 @@ impl Pool {
 
     /// Begins a transaction for a caller that already has a permit of the pool.
     pub(crate) async fn begin_with(
-        &self,
+        self: &Arc<Self>,
         permit: tokio::sync::OwnedSemaphorePermit,
-    ) -> Result<Tx, Fault> {
+    ) -> Result<OpenTx, Fault> {
         let begun = self.begin_on_a_connection().await?;
-        Ok(Tx::new(begun, self.inner.clone(), permit))
+        Ok(OpenTx::new(begun, self.clone(), permit))
     }
 
     async fn begin_on_a_connection(&self) -> Result<Link, Fault> {
         // An idle connection may have broken since a transaction last used it. If all idle
         // connections are broken, the pool opens a new connection.
-        while let Some(client) = self.inner.take_idle() {
-            if !client.is_closed() && begin(&client, &self.inner.target).await.is_ok() {
+        while let Some(client) = self.take_idle() {
+            if !client.is_closed() && begin(&client, &self.target).await.is_ok() {
                 return Ok(client);
             }
         }
-        let (client, driver) = self.inner.target.connect().await?;
-        let client = Link::new(client, &self.inner.runtime.spawn(driver));
+        let (client, driver) = self.target.connect().await?;
+        let client = Link::new(client, &self.runtime.spawn(driver));
         // The transaction has written nothing yet, so a failure of BEGIN is an outage of the
         // database and never an unknown commit outcome.
-        begin(&client, &self.inner.target)
+        begin(&client, &self.target)
             .await
             .map_err(|fault| Fault::Away(fault.message().to_owned()))?;
         Ok(client)
@@ -341,8 +254,7 @@ impl Pool {
         Fut: Future<Output = ()> + 'static,
     {
         let call: Call = Box::new(move |connection| Box::pin(act(connection)));
-        self.inner
-            .calls
+        self.calls
             .send((route, call))
             .map_err(|_| Error::broken("the database thread of the pool has ended"))
     }
@@ -350,19 +262,14 @@ impl Pool {
     /// Registers an engine of this process. Clients wake the engine after they enqueued instances
     /// through this pool.
     pub(crate) fn subscribe(&self, wake: &Arc<Wake>) {
-        let mut wakes = self
-            .inner
-            .wakes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         wakes.retain(|wake| wake.strong_count() > 0);
         wakes.push(Arc::downgrade(wake));
     }
 
     /// Returns the wakes of the registered engines of this process.
     pub(crate) fn wakes(&self) -> Vec<Arc<Wake>> {
-        self.inner
-            .wakes
+        self.wakes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
@@ -371,11 +278,7 @@ impl Pool {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        *self
-            .inner
-            .limits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_limits(
@@ -384,31 +287,18 @@ impl Pool {
         transactions: usize,
         statement_timeout: Duration,
     ) {
-        self.inner.target.set_statement_timeout(statement_timeout);
-        *self
-            .inner
-            .limits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = limits;
+        self.target.set_statement_timeout(statement_timeout);
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         // If two engines use one pool, the pool uses the larger of their two numbers of
         // transactions.
         let mut all = self
-            .inner
             .transactions
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        self.inner
-            .permits
-            .add_permits(transactions.saturating_sub(*all));
+        self.permits.add_permits(transactions.saturating_sub(*all));
         *all = transactions.max(*all);
     }
-}
 
-async fn begin(client: &Client, target: &Target) -> Result<(), Fault> {
-    within_timeout(target, client.batch_execute("begin")).await
-}
-
-impl Inner {
     pub(crate) fn keep(&self, client: Link) {
         self.idle
             .lock()
@@ -423,12 +313,11 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.target.fmt(f)
-    }
+async fn begin(client: &Client, target: &Target) -> Result<(), Fault> {
+    within_timeout(target, client.batch_execute("begin")).await
 }
-impl fmt::Debug for Inner {
+
+impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.target.fmt(f)
     }
@@ -443,7 +332,13 @@ fn start_calls(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|e| Error::because(Kind::Broken, "cannot start a runtime for the database", e))?;
+        .map_err(|e| {
+            Error::because(
+                ErrorKind::Internal,
+                "cannot start a runtime for the database",
+                e,
+            )
+        })?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()
         .name("durable-calls".into())
@@ -472,7 +367,13 @@ fn start_calls(
                 }
             });
         })
-        .map_err(|e| Error::because(Kind::Broken, "cannot start a thread for the database", e))?;
+        .map_err(|e| {
+            Error::because(
+                ErrorKind::Internal,
+                "cannot start a thread for the database",
+                e,
+            )
+        })?;
     Ok(handle)
 }
 

@@ -2,17 +2,17 @@
 //! The queries for operators are in the module `scopes`.
 
 use jiff::Timestamp;
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::{Client, Row, types::ToSql};
 
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::column,
+    row::{column, columns, named, only, parsed, unexpected},
     sql,
     target::Target,
-    tx::{Tx, query_in, within_timeout},
+    tx::{Session, query_in, within_timeout},
 };
-use crate::error::Error;
+use crate::{error::Error, model::projection::ScopeStatus};
 
 sql!(
     OPEN,
@@ -38,9 +38,6 @@ sql!(
 );
 sql!(CURSOR, "cursor.sql", [TEXT, TEXT]);
 sql!(RETRY, "retry_projection.sql", [TEXT, TEXT]);
-sql!(REDRIVE, "redrive.sql", [TEXT, TEXT, INT8]);
-sql!(REDRIVES, "redrives_due.sql", [TEXT_ARRAY]);
-sql!(REDRIVEN, "redriven.sql", [TEXT, TEXT, INT8, TEXT]);
 sql!(GO_ON, "new_version.sql", [TEXT, TEXT, INT4]);
 sql!(
     OFFER,
@@ -66,23 +63,32 @@ pub(crate) struct LogRow {
     pub(crate) step: Option<String>,
 }
 
-/// Reads the event from the last eight columns of a result row, which begin at column `from`.
-pub(super) fn log_row(row: &Row, from: usize) -> Result<LogRow, Fault> {
-    Ok(LogRow {
-        position: column(row, from)?,
-        at: column(row, from + 1)?,
-        name: column(row, from + 2)?,
-        version: column(row, from + 3)?,
-        payload: column(row, from + 4)?,
-        headers: column(row, from + 5)?,
-        instance_id: column(row, from + 6)?,
-        step: column(row, from + 7)?,
-    })
+columns!(
+    /// The columns of an event in the results of the statements that open a batch.
+    LogColumns { pos, at, name, version, payload, headers, instance_id, step }
+);
+
+/// Reads the events of a batch.
+pub(super) fn log_rows(rows: &[Row]) -> Result<Vec<LogRow>, Fault> {
+    let at = LogColumns::of(rows)?;
+    let read = |row| {
+        Ok(LogRow {
+            position: column(row, at.pos)?,
+            at: column(row, at.at)?,
+            name: column(row, at.name)?,
+            version: column(row, at.version)?,
+            payload: column(row, at.payload)?,
+            headers: column(row, at.headers)?,
+            instance_id: column(row, at.instance_id)?,
+            step: column(row, at.step)?,
+        })
+    };
+    rows.iter().map(read).collect()
 }
 
 /// The parameters with which a worker opens a batch of events of a scope.
 #[derive(Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct OpenScope<'a> {
     pub(crate) tenant: &'a str,
     pub(crate) projection: &'a str,
     pub(crate) version: i32,
@@ -99,7 +105,7 @@ pub(crate) struct Ask<'a> {
 
 /// Whether this worker may apply the next batch of events of a scope, and if not, why.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum ScopeVerdict {
     Go,
     /// Another transaction holds a lock on the row of the scope, so this worker cannot open a
     /// batch.
@@ -122,8 +128,8 @@ pub(crate) enum Verdict {
 
 /// The state of a scope, and the next events of its log.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) verdict: Verdict,
+pub(crate) struct OpenedScope {
+    pub(crate) verdict: ScopeVerdict,
     pub(crate) position: i64,
     pub(crate) generation: i32,
     pub(crate) applied: i64,
@@ -134,7 +140,11 @@ pub(crate) struct Opened {
 }
 
 /// Opens a batch of a scope: locks the row of the scope, and reads the next events of its log.
-pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
+pub(crate) async fn open(
+    tx: &mut impl Session<Row = Row>,
+    target: &Target,
+    ask: &OpenScope<'_>,
+) -> Result<OpenedScope, Fault> {
     let params: &[Param<'_>] = &[
         &ask.tenant,
         &ask.projection,
@@ -147,41 +157,29 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         &ask.force,
     ];
     let rows = query_in(tx, target, &OPEN, params).await?;
-    let Some((first, rest)) = rows.split_first() else {
-        return Err(unexpected("no row"));
-    };
-    let verdict: String = column(first, 0)?;
-    let verdict = match verdict.as_str() {
-        "go" => Verdict::Go,
-        "locked" => Verdict::Locked,
-        "owned" => Verdict::Theirs,
-        "outdated" => Verdict::Outdated,
-        "newer" => Verdict::Newer,
-        "halted" => Verdict::Halted,
-        "blocked" => Verdict::Blocked,
-        "waiting" => Verdict::Waiting(column(first, 7)?),
+    let (first, rest) = rows.split_first().ok_or_else(Fault::no_row)?;
+
+    let verdict = match named(first, "verdict")? {
+        "go" => ScopeVerdict::Go,
+        "locked" => ScopeVerdict::Locked,
+        "owned" => ScopeVerdict::Theirs,
+        "outdated" => ScopeVerdict::Outdated,
+        "newer" => ScopeVerdict::Newer,
+        "halted" => ScopeVerdict::Halted,
+        "blocked" => ScopeVerdict::Blocked,
+        "waiting" => ScopeVerdict::Waiting(named(first, "wait_seconds")?),
         other => return Err(unexpected(other)),
     };
-    Ok(Opened {
+    Ok(OpenedScope {
         verdict,
-        position: column::<Option<_>>(first, 1)?.unwrap_or_default(),
-        generation: column::<Option<_>>(first, 2)?.unwrap_or_default(),
-        applied: column::<Option<_>>(first, 3)?.unwrap_or_default(),
-        replaying_to: column::<Option<_>>(first, 4)?.unwrap_or_default(),
-        attempts: column::<Option<_>>(first, 5)?.unwrap_or_default(),
-        scope_version: column::<Option<_>>(first, 6)?.unwrap_or_default(),
-        events: rest
-            .iter()
-            .map(|row| log_row(row, 8))
-            .collect::<Result<_, _>>()?,
+        position: named::<Option<_>>(first, "scope_position")?.unwrap_or_default(),
+        generation: named::<Option<_>>(first, "generation")?.unwrap_or_default(),
+        applied: named::<Option<_>>(first, "applied")?.unwrap_or_default(),
+        replaying_to: named::<Option<_>>(first, "replaying_to")?.unwrap_or_default(),
+        attempts: named::<Option<_>>(first, "attempts")?.unwrap_or_default(),
+        scope_version: named::<Option<_>>(first, "scope_version")?.unwrap_or_default(),
+        events: log_rows(rest)?,
     })
-}
-
-pub(super) fn unexpected(what: &str) -> Fault {
-    Fault::Refused {
-        code: None,
-        message: format!("unexpected result from the database: {what:?}"),
-    }
 }
 
 /// The move of a scope's cursor from one log position to another.
@@ -196,7 +194,7 @@ pub(crate) struct Move {
 /// Closes a batch of a scope: moves the cursor of the scope. Returns `false` if the cursor is no
 /// longer at the position at which the batch began; the caller must then roll the transaction back.
 pub(crate) async fn close(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     (tenant, projection): (&str, &str),
     cursor: Move,
@@ -220,7 +218,7 @@ pub(crate) async fn close(
         &owned_seconds,
     ];
     let rows = query_in(tx, target, &CLOSE, params).await?;
-    rows.first().map_or(Ok(false), |row| column(row, 0))
+    rows.first().map_or(Ok(false), only)
 }
 
 /// How a scope continues after an event that it could not apply: it retries the event after a
@@ -254,7 +252,7 @@ pub(crate) async fn fail(
             &[&tenant, &projection, &old, &error, &state, &delay, &version],
         )
         .await?;
-    rows.first().map_or(Ok(false), |row| column(row, 0))
+    rows.first().map_or(Ok(false), only)
 }
 
 /// A projection of this build: its name, its version, and whether the projection can work on rows
@@ -313,9 +311,9 @@ pub(crate) async fn behind(
     ];
     let mut found = Behind::default();
     for row in &connection.query(&BEHIND, params).await? {
-        match column::<Option<String>>(row, 0)? {
-            Some(tenant) => found.scopes.push((tenant, column(row, 1)?)),
-            None => found.more = column(row, 2)?,
+        match named::<Option<String>>(row, "tenant")? {
+            Some(tenant) => found.scopes.push((tenant, named(row, "projection")?)),
+            None => found.more = named(row, "more")?,
         }
     }
     Ok(found)
@@ -323,26 +321,26 @@ pub(crate) async fn behind(
 
 /// The cursor of a scope: how far the projection has applied the log, and in which state.
 #[derive(Debug, Clone)]
-pub(crate) struct Cursor {
+pub(crate) struct ScopeState {
     pub(crate) position: i64,
-    pub(crate) status: String,
+    pub(crate) status: ScopeStatus,
     pub(crate) last_error: Option<String>,
     pub(crate) generation: i32,
     pub(crate) applied: i64,
     pub(crate) version: i32,
 }
 
-fn read_cursor(rows: &[Row]) -> Result<Option<Cursor>, Fault> {
+fn read_cursor(rows: &[Row]) -> Result<Option<ScopeState>, Fault> {
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    Ok(Some(Cursor {
-        position: column(row, 0)?,
-        status: column(row, 1)?,
-        last_error: column(row, 2)?,
-        generation: column(row, 3)?,
-        applied: column(row, 4)?,
-        version: column(row, 5)?,
+    Ok(Some(ScopeState {
+        position: named(row, "position")?,
+        status: parsed(row, "status")?,
+        last_error: named(row, "last_error")?,
+        generation: named(row, "generation")?,
+        applied: named(row, "applied")?,
+        version: named(row, "version")?,
     }))
 }
 
@@ -350,23 +348,23 @@ pub(crate) async fn cursor(
     connection: &Connection,
     tenant: &str,
     projection: &str,
-) -> Result<Option<Cursor>, Fault> {
+) -> Result<Option<ScopeState>, Fault> {
     read_cursor(&connection.query(&CURSOR, &[&tenant, &projection]).await?)
 }
 
 /// Returns the cursor of a scope, as the snapshot of this transaction shows it.
 pub(crate) async fn cursor_in(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     tenant: &str,
     projection: &str,
-) -> Result<Option<Cursor>, Fault> {
+) -> Result<Option<ScopeState>, Fault> {
     read_cursor(&query_in(tx, target, &CURSOR, &[&tenant, &projection]).await?)
 }
 
 /// Makes the transaction use one snapshot for all its later statements, including the statements of
 /// the projection.
-pub(crate) async fn one_snapshot(tx: &mut Tx, target: &Target) -> Result<(), Fault> {
+pub(crate) async fn one_snapshot(tx: &Client, target: &Target) -> Result<(), Fault> {
     within_timeout(
         target,
         tx.batch_execute("set transaction isolation level repeatable read"),
@@ -376,7 +374,7 @@ pub(crate) async fn one_snapshot(tx: &mut Tx, target: &Target) -> Result<(), Fau
 
 /// Returns the digest of the rows that a query of a projection returns.
 pub(crate) async fn digest(
-    tx: &Tx,
+    tx: &Client,
     query: &str,
     params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<u8>, Error> {
@@ -385,7 +383,7 @@ pub(crate) async fn digest(
         .query_one(&text, params)
         .await
         .map_err(|error| Fault::of(&error).into_error("compute a digest"))?;
-    column(&row, 0).map_err(|fault| fault.into_error("compute a digest"))
+    only(&row).map_err(|fault| fault.into_error("compute a digest"))
 }
 
 pub(crate) async fn note_digest(
@@ -414,53 +412,6 @@ pub(crate) async fn retry(
         .is_empty())
 }
 
-/// Marks parked events of a scope for a redrive. Returns how many events it marked.
-pub(crate) async fn redrive(
-    connection: &Connection,
-    tenant: &str,
-    projection: &str,
-    position: Option<i64>,
-) -> Result<usize, Fault> {
-    Ok(connection
-        .act_alone(&REDRIVE, &[&tenant, &projection, &position])
-        .await?
-        .len())
-}
-
-/// Returns the parked events that an operator has marked for a redrive.
-pub(crate) async fn redrives(
-    connection: &Connection,
-    projections: &[&'static str],
-) -> Result<Vec<(String, String, i64)>, Fault> {
-    let rows = connection.query(&REDRIVES, &[&projections]).await?;
-    rows.iter()
-        .map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?)))
-        .collect()
-}
-
-/// Records that a redrive has applied a parked event, in the transaction that applied the event.
-/// Returns `false` if the event was not parked any more.
-pub(crate) async fn redriven(
-    tx: &mut Tx,
-    target: &Target,
-    (tenant, projection, position): (&str, &str, i64),
-) -> Result<bool, Fault> {
-    let params: &[Param<'_>] = &[&tenant, &projection, &position, &None::<&str>];
-    Ok(!query_in(tx, target, &REDRIVEN, params).await?.is_empty())
-}
-
-/// Records that a redrive of a parked event failed.
-pub(crate) async fn redrive_failed(
-    connection: &Connection,
-    (tenant, projection, position): (&str, &str, i64),
-    error: &str,
-) -> Result<(), Fault> {
-    connection
-        .query(&REDRIVEN, &[&tenant, &projection, &position, &Some(error)])
-        .await
-        .map(drop)
-}
-
 /// Sets the version of a scope to the version of a newer build. The newer build continues with the
 /// existing rows of the scope.
 pub(crate) async fn go_on(
@@ -481,7 +432,7 @@ pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault>
         .query(&NAMES, &[])
         .await?
         .iter()
-        .map(|row| column(row, 0))
+        .map(only)
         .collect()
 }
 

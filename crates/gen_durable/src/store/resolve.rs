@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use super::{
+    commit::{NextInputs, next_inputs},
     connection::Connection,
     fault::Fault,
-    row::{Claim, column},
+    row::{Claim, named},
     sql,
-    step_results::NextInputs,
 };
 
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
@@ -39,7 +39,10 @@ pub(crate) async fn resolve(
     let rows = connection.query(&RESOLVE, &[&ids]).await?;
     let found = rows
         .iter()
-        .map(|row| Ok((column(row, 0)?, (column(row, 1)?, column(row, 2)?))))
+        .map(|row| {
+            let claim = (named(row, "claim_epoch")?, named(row, "step_seq")?);
+            Ok((named(row, "id")?, claim))
+        })
         .collect::<Result<HashMap<i64, (Option<i64>, Option<i64>)>, Fault>>()?;
     Ok(claims
         .iter()
@@ -78,15 +81,5 @@ pub(crate) async fn inputs(
     let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
     let seqs: Vec<i64> = claims.iter().map(|claim| claim.seq).collect();
     let rows = connection.query(&INPUTS, &[&ids, &epochs, &seqs]).await?;
-    rows.iter()
-        .map(|row| {
-            Ok((
-                column(row, 0)?,
-                NextInputs {
-                    inbox: column(row, 1)?,
-                    children: column(row, 2)?,
-                },
-            ))
-        })
-        .collect()
+    next_inputs(&rows)
 }

@@ -1,18 +1,18 @@
 //! Statements about the runs of a projection scope: replays, rebuilds and verifications of the
 //! projection's rows.
 
-use jiff::Timestamp;
 use tokio_postgres::Row;
 
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    projections::{LogRow, log_row, unexpected},
-    row::column,
+    projections::{LogRow, log_rows},
+    row::{named, only, parsed},
     sql,
     target::Target,
-    tx::{Tx, query_in},
+    tx::{Session, query_in},
 };
+use crate::model::projection::{ProjectionRun, RunKind};
 
 sql!(
     REQUEST,
@@ -44,52 +44,10 @@ sql!(FINISH, "run_finish.sql", [INT8, TEXT, TEXT, TEXT]);
 sql!(VERDICT, "run_verdict.sql", [INT8, TEXT]);
 sql!(CANCEL, "run_cancel.sql", [INT8, TEXT]);
 sql!(LIST, "runs.sql", [INT8, TEXT, TEXT, INT4]);
+sql!(PAGE, "runs_page.sql", [TEXT, TEXT, INT8, INT4]);
 sql!(LOCK_RETIRED, "run_retired_lock.sql", [INT8]);
 sql!(CLEARED, "run_cleared.sql", [INT8]);
 sql!(POSITION, "run_position.sql", [INT8]);
-
-/// The kind of a run of a projection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RunKind {
-    /// A replay applies events of the log again to the existing rows of the projection.
-    Replay,
-    /// A rebuild in place deletes the rows of the projection, and applies all events of the log
-    /// again.
-    Rebuild,
-    /// A shadow rebuild applies all events to a second set of rows (a new generation), compares
-    /// these rows with the rows of the current generation of the projection, and then lets readers
-    /// use the new rows.
-    Shadow,
-    /// A verification applies all events to a second set of rows (a new generation), compares these
-    /// rows with the rows of the current generation of the projection, and reports whether they are
-    /// equal.
-    Verify,
-}
-
-impl RunKind {
-    /// Returns the name of the kind of run, as the database stores it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RunKind::Replay => "replay",
-            RunKind::Rebuild => "rebuild",
-            RunKind::Shadow => "shadow",
-            RunKind::Verify => "verify",
-        }
-    }
-
-    fn named(name: &str) -> Result<RunKind, Fault> {
-        let all = [
-            RunKind::Replay,
-            RunKind::Rebuild,
-            RunKind::Shadow,
-            RunKind::Verify,
-        ];
-        all.into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| unexpected(name))
-    }
-}
 
 /// A request for a run of a projection.
 #[derive(Debug, Clone)]
@@ -133,7 +91,7 @@ pub(crate) async fn request(
         version,
     ];
     let rows = connection.query(&REQUEST, params).await?;
-    rows.first().map(|row| column(row, 0)).transpose()
+    rows.first().map(only).transpose()
 }
 
 /// Requests a run for the scope of every tenant of a projection, and ignores the tenant of the
@@ -156,7 +114,7 @@ pub(crate) async fn request_all(
         .query(&REQUEST_ALL, params)
         .await?
         .iter()
-        .map(|row| column(row, 0))
+        .map(only)
         .collect()
 }
 
@@ -170,12 +128,12 @@ pub(crate) async fn collect(
     let rows = connection
         .query(&COLLECT, &[&retention_seconds, &limit])
         .await?;
-    rows.first().map_or(Ok(0), |row| column(row, 0))
+    rows.first().map_or(Ok(0), only)
 }
 
 /// A run of a projection scope on which a worker has to work.
 #[derive(Debug, Clone)]
-pub(crate) struct Due {
+pub(crate) struct DueRun {
     pub(crate) id: i64,
     pub(crate) tenant: String,
     pub(crate) projection: String,
@@ -190,19 +148,19 @@ pub(crate) async fn due(
     connection: &Connection,
     builds: &[(&'static str, i32)],
     worker: &str,
-) -> Result<Vec<Due>, Fault> {
+) -> Result<Vec<DueRun>, Fault> {
     let (names, versions): (Vec<&str>, Vec<i32>) = builds.iter().copied().unzip();
     let rows = connection
         .query(&DUE, &[&names, &versions, &worker])
         .await?;
     rows.iter()
         .map(|row| {
-            Ok(Due {
-                id: column(row, 0)?,
-                tenant: column(row, 1)?,
-                projection: column(row, 2)?,
-                kind: RunKind::named(&column::<String>(row, 3)?)?,
-                retired: column(row, 5)?,
+            Ok(DueRun {
+                id: named(row, "id")?,
+                tenant: named(row, "tenant")?,
+                projection: named(row, "projection")?,
+                kind: parsed(row, "kind")?,
+                retired: named(row, "retired")?,
             })
         })
         .collect()
@@ -210,7 +168,7 @@ pub(crate) async fn due(
 
 /// The parameters with which a worker opens a batch of events of a run.
 #[derive(Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct OpenRun<'a> {
     pub(crate) run: i64,
     pub(crate) version: i32,
     pub(crate) worker: &'a str,
@@ -226,7 +184,7 @@ pub(crate) struct Ask<'a> {
 
 /// The state of a run, and the next events that the run has to apply.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedRun {
     pub(crate) run: Held,
     pub(crate) events: Vec<LogRow>,
 }
@@ -259,7 +217,11 @@ pub(crate) struct Standing {
 
 /// Opens a batch of a run: locks the row of the run, and reads the next events that the run has to
 /// apply.
-pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
+pub(crate) async fn open(
+    tx: &mut impl Session<Row = Row>,
+    target: &Target,
+    ask: &OpenRun<'_>,
+) -> Result<OpenedRun, Fault> {
     let params: &[Param<'_>] = &[
         &ask.run,
         &ask.version,
@@ -271,39 +233,34 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         &ask.scope,
     ];
     let rows = query_in(tx, target, &OPEN, params).await?;
-    let Some((first, rest)) = rows.split_first() else {
-        return Err(unexpected("no row"));
-    };
-    match column::<String>(first, 0)?.as_str() {
+    let (first, rest) = rows.split_first().ok_or_else(Fault::no_row)?;
+    match named::<&str>(first, "verdict")? {
         "go" => {}
         "outdated" => {
-            return Ok(Opened {
+            return Ok(OpenedRun {
                 run: Held::Outdated,
                 events: Vec::new(),
             });
         }
         _ => {
-            return Ok(Opened {
+            return Ok(OpenedRun {
                 run: Held::Theirs,
                 events: Vec::new(),
             });
         }
     }
     let standing = Standing {
-        position: column(first, 1)?,
-        run_generation: column(first, 2)?,
-        applied: column(first, 3)?,
-        scope_position: column(first, 4)?,
-        generation: column(first, 5)?,
-        force: column(first, 9)?,
-        target: column(first, 10)?,
+        position: named(first, "run_position")?,
+        run_generation: named(first, "run_generation")?,
+        applied: named(first, "applied")?,
+        scope_position: named(first, "scope_position")?,
+        generation: named(first, "generation")?,
+        force: named(first, "force")?,
+        target: named(first, "target")?,
     };
-    Ok(Opened {
+    Ok(OpenedRun {
         run: Held::Ours(standing),
-        events: rest
-            .iter()
-            .map(|row| log_row(row, 11))
-            .collect::<Result<_, _>>()?,
+        events: log_rows(rest)?,
     })
 }
 
@@ -324,7 +281,7 @@ pub(crate) struct Advance<'a> {
 /// Closes a batch of a run. Returns `false` if the run is no longer at the log position at which
 /// the batch began, or has finished.
 pub(crate) async fn advance(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     advance: &Advance<'_>,
 ) -> Result<bool, Fault> {
@@ -343,7 +300,7 @@ pub(crate) async fn advance(
 
 /// Records that a run skips an event, in the transaction that moves the run past that event.
 pub(crate) async fn pass_over(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     run: i64,
     position: i64,
@@ -366,40 +323,40 @@ pub(crate) async fn outage(
         .query(&OUTAGE, &[&run, &error])
         .await?
         .first()
-        .map(|row| column(row, 0))
+        .map(only)
         .transpose()
 }
 
 /// Returns the log position of a run, as the snapshot of this transaction shows it. Returns `None`
 /// if the run has finished.
 pub(crate) async fn position_in(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     run: i64,
 ) -> Result<Option<i64>, Fault> {
     query_in(tx, target, &POSITION, &[&run])
         .await?
         .first()
-        .map(|row| column(row, 0))
+        .map(only)
         .transpose()
 }
 
 /// Makes the rows that this run wrote the current generation of the projection, which readers use
 /// from now on. Returns `false` if the run is not at the position of the scope's cursor.
 pub(crate) async fn swap(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     run: i64,
     version: i32,
 ) -> Result<bool, Fault> {
     let rows = query_in(tx, target, &SWAP, &[&run, &version]).await?;
-    rows.first().map_or(Ok(false), |row| column(row, 0))
+    rows.first().map_or(Ok(false), only)
 }
 
 /// Sets the cursor of the scope back to the beginning of the log, after the worker deleted the rows
 /// of the scope. Normal batches of the scope then write the rows anew.
 pub(crate) async fn restart(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     run: i64,
     version: i32,
@@ -440,64 +397,23 @@ pub(crate) async fn cancel(connection: &Connection, run: i64, why: &str) -> Resu
 /// Locks the row of a run, and returns the generation of rows that readers no longer use. Returns
 /// `None` if another worker is deleting the rows of that generation.
 pub(crate) async fn lock_retired(
-    tx: &mut Tx,
+    tx: &mut impl Session<Row = Row>,
     target: &Target,
     run: i64,
 ) -> Result<Option<i32>, Fault> {
     query_in(tx, target, &LOCK_RETIRED, &[&run])
         .await?
         .first()
-        .map(|row| column(row, 0))
+        .map(only)
         .transpose()
 }
 
-pub(crate) async fn cleared(tx: &mut Tx, target: &Target, run: i64) -> Result<(), Fault> {
+pub(crate) async fn cleared(
+    tx: &mut impl Session<Row = Row>,
+    target: &Target,
+    run: i64,
+) -> Result<(), Fault> {
     query_in(tx, target, &CLEARED, &[&run]).await.map(drop)
-}
-
-/// A replay, a rebuild or a verification of a projection.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-#[allow(missing_docs)] // The columns of the row, by their names.
-pub struct ProjectionRun {
-    pub id: i64,
-    pub tenant: String,
-    pub projection: String,
-    pub kind: RunKind,
-    /// The status of the run: `pending`, `running`, `done`, `failed` or `cancelled`.
-    pub status: String,
-    pub generation: Option<i32>,
-    /// The log position that the run has reached.
-    pub position: i64,
-    /// The log position at which the run ends.
-    pub target: Option<i64>,
-    /// The outcome of the run, in words: "equal at position 42: …".
-    pub verdict: Option<String>,
-    pub error: Option<String>,
-    pub requested_by: Option<String>,
-    pub inserted_at: Timestamp,
-    pub started_at: Option<Timestamp>,
-    pub updated_at: Timestamp,
-    pub finished_at: Option<Timestamp>,
-    pub owner: Option<String>,
-}
-
-impl ProjectionRun {
-    /// Returns whether the run has finished.
-    pub fn is_over(&self) -> bool {
-        self.finished_at.is_some()
-    }
-
-    /// Returns whether a verification or a shadow rebuild produced the same rows as the current
-    /// generation of the projection. `None`: the run compares nothing, or has not compared the rows
-    /// yet.
-    pub fn is_equal(&self) -> Option<bool> {
-        match self.verdict.as_deref()?.split(' ').next()? {
-            "equal" => Some(true),
-            "differs" => Some(false),
-            _ => None,
-        }
-    }
 }
 
 pub(crate) async fn list(
@@ -513,24 +429,38 @@ pub(crate) async fn list(
     rows.iter().map(read_run).collect()
 }
 
+/// Returns a page of runs, the newest first, with ids below `before`.
+pub(crate) async fn page(
+    connection: &Connection,
+    projection: Option<&str>,
+    tenant: Option<&str>,
+    before: i64,
+    limit: i32,
+) -> Result<Vec<ProjectionRun>, Fault> {
+    let rows = connection
+        .query(&PAGE, &[&projection, &tenant, &before, &limit])
+        .await?;
+    rows.iter().map(read_run).collect()
+}
+
 /// Reads a run of a projection from a row of one of the queries that list runs.
-pub(super) fn read_run(row: &Row) -> Result<ProjectionRun, Fault> {
+fn read_run(row: &Row) -> Result<ProjectionRun, Fault> {
     Ok(ProjectionRun {
-        id: column(row, 0)?,
-        tenant: column(row, 1)?,
-        projection: column(row, 2)?,
-        kind: RunKind::named(&column::<String>(row, 3)?)?,
-        status: column(row, 4)?,
-        generation: column(row, 5)?,
-        position: column(row, 6)?,
-        target: column(row, 7)?,
-        verdict: column(row, 8)?,
-        error: column(row, 9)?,
-        requested_by: column(row, 10)?,
-        inserted_at: column(row, 11)?,
-        started_at: column(row, 12)?,
-        updated_at: column(row, 13)?,
-        finished_at: column(row, 14)?,
-        owner: column(row, 15)?,
+        id: named(row, "id")?,
+        tenant: named(row, "tenant")?,
+        projection: named(row, "projection")?,
+        kind: parsed(row, "kind")?,
+        status: parsed(row, "status")?,
+        generation: named(row, "generation")?,
+        position: named(row, "position")?,
+        target: named(row, "target")?,
+        verdict: named(row, "verdict")?,
+        error: named(row, "error")?,
+        requested_by: named(row, "requested_by")?,
+        inserted_at: named(row, "inserted_at")?,
+        started_at: named(row, "started_at")?,
+        updated_at: named(row, "updated_at")?,
+        finished_at: named(row, "finished_at")?,
+        owner: named(row, "owner")?,
     })
 }

@@ -1,16 +1,23 @@
 //! Statements about schedules: they store the cycle that the code declares, the cycle that an
 //! operator sets, and the cycle in force.
 
+use std::fmt::Display;
+
 use jiff::Timestamp;
+use serde::Deserialize;
 use tokio_postgres::Row;
 
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::column,
+    row::{named, only, parsed},
     sql,
 };
-use crate::calendar::First;
+use crate::{
+    calendar::{Cycle, First},
+    id::Status,
+    model::schedule::{OccurrenceState, ScheduleInfo, ScheduleRun, WorkerProcess},
+};
 
 sql!(
     REGISTER,
@@ -47,11 +54,11 @@ pub(crate) async fn known(
     name: &str,
 ) -> Result<(Timestamp, Option<Known>), Fault> {
     let rows = connection.query(&KNOWN, &[&name]).await?;
-    let row = rows.first().ok_or_else(no_row)?;
-    let known = match (column(row, 1)?, column(row, 2)?) {
+    let row = rows.first().ok_or_else(Fault::no_row)?;
+    let known = match (named(row, "cycle")?, named(row, "anchor_at")?) {
         (Some(cycle), Some(anchor)) => {
-            let remaining =
-                column::<Option<i32>>(row, 3)?.and_then(|remaining| u32::try_from(remaining).ok());
+            let remaining: Option<i32> = named(row, "remaining")?;
+            let remaining = remaining.and_then(|remaining| u32::try_from(remaining).ok());
             Some(Known {
                 cycle,
                 anchor,
@@ -60,7 +67,7 @@ pub(crate) async fn known(
         }
         _ => None,
     };
-    Ok((column(row, 0)?, known))
+    Ok((named(row, "now")?, known))
 }
 
 /// Registers the cycle that the code declares for a schedule. A new declaration comes into force.
@@ -114,7 +121,7 @@ pub(crate) async fn resume(
 /// `None` if there is no such schedule.
 pub(crate) async fn run(connection: &Connection, name: &str) -> Result<Option<i64>, Fault> {
     let rows = connection.act_alone(&RUN, &[&name]).await?;
-    column(rows.first().ok_or_else(no_row)?, 0)
+    only(rows.first().ok_or_else(Fault::no_row)?)
 }
 
 /// Records, for people, why an occurrence of a schedule could not start an instance.
@@ -122,18 +129,98 @@ pub(crate) async fn failed(connection: &Connection, name: &str, why: &str) -> Re
     connection.query(&FAILED, &[&name, &why]).await.map(drop)
 }
 
-/// Returns the schedules with a name after `after`, or the schedule with the name `name`, each with
-/// its last occurrences.
+/// Returns the schedules with a name after `after`, or the schedule with the name `name`. Each
+/// schedule has its last occurrences and its next occurrences, up to `shown` of each.
 pub(crate) async fn list(
     connection: &Connection,
     name: Option<&str>,
-    runs: i32,
+    shown: usize,
     after: Option<&str>,
     limit: i32,
-) -> Result<Vec<Row>, Fault> {
-    connection
+) -> Result<Vec<ScheduleInfo>, Fault> {
+    let runs = i32::try_from(shown).unwrap_or(i32::MAX);
+    let rows = connection
         .query(&LIST, &[&name, &runs, &after, &limit])
-        .await
+        .await?;
+    rows.iter().map(|row| read_schedule(row, shown)).collect()
+}
+
+fn read_schedule(row: &Row, shown: usize) -> Result<ScheduleInfo, Fault> {
+    let cycle: String = named(row, "cycle")?;
+    // This build may be unable to parse a cycle that a newer build registered. It then shows only
+    // the next occurrence, which is in the row.
+    let parsed_cycle = cycle.parse::<Cycle>().ok();
+    let ahead: Option<Timestamp> = named(row, "next_at")?;
+    let remaining: Option<i32> = named(row, "remaining")?;
+    let mut next_due_at: Vec<Timestamp> = ahead.into_iter().collect();
+    if let (Some(due), Some(parsed_cycle)) = (ahead, &parsed_cycle)
+        && remaining != Some(0)
+    {
+        let remaining = remaining.map(|remaining| u32::try_from(remaining).unwrap_or_default());
+        let anchor = named(row, "anchor_at")?;
+        next_due_at.extend(parsed_cycle.following(anchor, due, remaining, shown.saturating_sub(1)));
+    }
+    let hosts: Option<Vec<String>> = named(row, "hosts")?;
+    let pids: Option<Vec<i32>> = named(row, "pids")?;
+    let processes = hosts
+        .unwrap_or_default()
+        .into_iter()
+        .zip(pids.unwrap_or_default());
+    Ok(ScheduleInfo {
+        name: named(row, "name")?,
+        zone: parsed_cycle.as_ref().map(Cycle::time_zone),
+        cycle,
+        missed: parsed(row, "missed")?,
+        code_cycle: named(row, "code_cycle")?,
+        set_at: named(row, "set_at")?,
+        set_by: named(row, "set_by")?,
+        paused_at: named(row, "paused_at")?,
+        paused_by: named(row, "paused_by")?,
+        ended_at: named(row, "ended_at")?,
+        last_error: named(row, "last_error")?,
+        served: named(row, "served")?,
+        registered_by: processes
+            .map(|(host, pid)| WorkerProcess { host, pid })
+            .collect(),
+        next_due_at,
+        runs: read_runs(named(row, "runs")?)?,
+        now: named(row, "now")?,
+    })
+}
+
+/// Reads the past occurrences of a schedule, which the statement returns as a JSON array.
+fn read_runs(runs: Option<&str>) -> Result<Vec<ScheduleRun>, Fault> {
+    #[derive(Deserialize)]
+    struct OccurrenceRow<'a> {
+        due: Timestamp,
+        state: OccurrenceState,
+        ended: Timestamp,
+        instance: Option<i64>,
+        status: Option<&'a str>,
+        missed: u32,
+        manual: bool,
+    }
+    let undecodable = |error: &dyn Display| {
+        Fault::unexpected(format!("the runs of a schedule cannot be decoded: {error}"))
+    };
+    let runs: Vec<OccurrenceRow<'_>> =
+        serde_json::from_str(runs.unwrap_or("[]")).map_err(|error| undecodable(&error))?;
+    let status = |name: &str| {
+        let known = Status::ALL.into_iter().find(|status| status.name() == name);
+        known.ok_or_else(|| undecodable(&format!("unknown status {name:?}")))
+    };
+    let read = |run: OccurrenceRow<'_>| {
+        Ok(ScheduleRun {
+            due_at: run.due,
+            state: run.state,
+            ended_at: run.ended,
+            instance_id: run.instance,
+            status: run.status.map(status).transpose()?,
+            missed: run.missed,
+            manual: run.manual,
+        })
+    };
+    runs.into_iter().map(read).collect()
 }
 
 fn parts(first: Option<First>) -> (Option<Timestamp>, Option<i32>) {
@@ -145,12 +232,5 @@ fn parts(first: Option<First>) -> (Option<Timestamp>, Option<i32>) {
 }
 
 fn text(rows: &[Row]) -> Result<String, Fault> {
-    column(rows.first().ok_or_else(no_row)?, 0)
-}
-
-fn no_row() -> Fault {
-    Fault::Refused {
-        code: None,
-        message: "the database returned no row".into(),
-    }
+    only(rows.first().ok_or_else(Fault::no_row)?)
 }

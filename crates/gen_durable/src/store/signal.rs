@@ -5,12 +5,12 @@ use jiff::Timestamp;
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::{Fields, column},
+    row::{Fields, named, only, unexpected},
     sql,
     target::Target,
-    tx::{Transaction, query_in},
+    tx::{Session, query_in},
 };
-use crate::{new_instance::New, send_signal::SignalRow};
+use crate::{model::signal::SignalRow, new_instance::New};
 
 sql!(prepared SIGNAL_WITHIN, "signal_within.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4]);
 sql!(bounded SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4, TEXT]);
@@ -53,10 +53,7 @@ pub(crate) enum Answer {
 }
 
 pub(super) fn answer(rows: &[impl Fields]) -> Result<Answer, Fault> {
-    parse_answer(&match rows.first() {
-        Some(row) => column(row, 0)?,
-        None => String::new(),
-    })
+    parse_answer(rows.first().map_or(Ok(""), only)?)
 }
 
 fn parse_answer(text: &str) -> Result<Answer, Fault> {
@@ -66,50 +63,41 @@ fn parse_answer(text: &str) -> Result<Answer, Fault> {
         "too_late" => Answer::TooLate,
         "no_target" => Answer::NoTarget,
         "inbox_full" => Answer::InboxFull,
-        other => {
-            return Err(Fault::Refused {
-                code: None,
-                message: format!("unexpected result from the database: {other:?}"),
-            });
-        }
+        other => return Err(unexpected(other)),
     })
+}
+
+/// Returns the parameters of the statements that deliver one signal.
+fn signal_params<'a>(sent: &'a SignalRow, payload: &'a &'a str) -> [Param<'a>; 8] {
+    [
+        &sent.id,
+        &sent.tenant,
+        &sent.key,
+        &sent.machines,
+        &sent.name,
+        payload,
+        &sent.dedup,
+        &INBOX_MAX,
+    ]
 }
 
 /// Delivers a signal to one instance in one statement.
 pub(crate) async fn deliver(connection: &Connection, sent: &SignalRow) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
-    let params: &[Param<'_>] = &[
-        &sent.id,
-        &sent.tenant,
-        &sent.key,
-        &sent.machines,
-        &sent.name,
-        &payload,
-        &sent.dedup,
-        &INBOX_MAX,
-    ];
-    answer(&connection.act(&SIGNAL, params).await?)
+    let params = signal_params(sent, &payload);
+    answer(&connection.act(&SIGNAL, &params).await?)
 }
 
 /// Delivers a signal in the caller's transaction: the target receives the signal if and only if
 /// that transaction commits.
-pub(crate) async fn deliver_within<T: Transaction>(
+pub(crate) async fn deliver_within<T: Session>(
     tx: &mut T,
     target: &Target,
     sent: &SignalRow,
 ) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
-    let params: &[Param<'_>] = &[
-        &sent.id,
-        &sent.tenant,
-        &sent.key,
-        &sent.machines,
-        &sent.name,
-        &payload,
-        &sent.dedup,
-        &INBOX_MAX,
-    ];
-    answer(&query_in(tx, target, &SIGNAL_WITHIN, params).await?)
+    let params = signal_params(sent, &payload);
+    answer(&query_in(tx, target, &SIGNAL_WITHIN, &params).await?)
 }
 
 /// Delivers signals to instances in one statement. Returns the outcome of each signal, in the order
@@ -126,7 +114,7 @@ pub(crate) async fn deliver_all(
 }
 
 /// Delivers signals to instances in the caller's transaction.
-pub(crate) async fn deliver_all_within<T: Transaction>(
+pub(crate) async fn deliver_all_within<T: Session>(
     tx: &mut T,
     target: &Target,
     signals: &[SignalRow],
@@ -140,7 +128,7 @@ fn document(signals: &[SignalRow]) -> String {
 
 fn answers(rows: &[impl Fields]) -> Result<Vec<Answer>, Fault> {
     rows.iter()
-        .map(|row| parse_answer(column(row, 1)?))
+        .map(|row| parse_answer(named(row, "answer")?))
         .collect()
 }
 
@@ -154,6 +142,22 @@ pub(crate) struct Holder {
     pub(crate) eligible_at: Timestamp,
 }
 
+/// Returns the parameters of the statement that delivers a signal or starts an instance.
+fn start_params<'a>(
+    start: &'a String,
+    sent: &'a SignalRow,
+    payload: &'a &'a str,
+) -> [Param<'a>; 6] {
+    [
+        start,
+        &sent.name,
+        payload,
+        &sent.dedup,
+        &sent.machines,
+        &INBOX_MAX,
+    ]
+}
+
 /// Delivers a signal to the instance that holds the key. If no instance holds the key, inserts the
 /// given instance with the signal in its inbox. One statement does both.
 pub(crate) async fn signal_or_start(
@@ -165,20 +169,13 @@ pub(crate) async fn signal_or_start(
         serde_json::to_string(start).unwrap_or_default(),
         sent.payload.get(),
     );
-    let params: &[Param<'_>] = &[
-        &start,
-        &sent.name,
-        &payload,
-        &sent.dedup,
-        &sent.machines,
-        &INBOX_MAX,
-    ];
-    holder(&connection.act(&SIGNAL_OR_START, params).await?)
+    let params = start_params(&start, sent, &payload);
+    holder(&connection.act(&SIGNAL_OR_START, &params).await?)
 }
 
 /// Delivers the signal or inserts the instance as [`signal_or_start`] does, in the caller's
 /// transaction.
-pub(crate) async fn signal_or_start_within<T: Transaction>(
+pub(crate) async fn signal_or_start_within<T: Session>(
     tx: &mut T,
     target: &Target,
     start: &New,
@@ -188,30 +185,17 @@ pub(crate) async fn signal_or_start_within<T: Transaction>(
         serde_json::to_string(start).unwrap_or_default(),
         sent.payload.get(),
     );
-    let params: &[Param<'_>] = &[
-        &start,
-        &sent.name,
-        &payload,
-        &sent.dedup,
-        &sent.machines,
-        &INBOX_MAX,
-    ];
-    holder(&query_in(tx, target, &SIGNAL_OR_START, params).await?)
+    let params = start_params(&start, sent, &payload);
+    holder(&query_in(tx, target, &SIGNAL_OR_START, &params).await?)
 }
 
 fn holder(rows: &[impl Fields]) -> Result<Holder, Fault> {
-    let Some(row) = rows.first() else {
-        return Err(Fault::Refused {
-            code: None,
-            message: "the database returned no row for a signal".into(),
-        });
-    };
-    let (id, started, eligible_at) = (column(row, 1)?, column(row, 2)?, column(row, 3)?);
+    let row = rows.first().ok_or_else(Fault::no_row)?;
     Ok(Holder {
-        answer: parse_answer(column(row, 0)?)?,
-        id,
-        started,
-        eligible_at,
+        answer: parse_answer(named(row, "answer")?)?,
+        id: named(row, "id")?,
+        started: named(row, "is_new")?,
+        eligible_at: named(row, "eligible_at")?,
     })
 }
 
@@ -249,7 +233,7 @@ pub(crate) async fn cancel(
             .await?
             .first()
         {
-            Some(row) => column(row, 0)?,
+            Some(row) => only(row)?,
             None => return Ok(Answer::NoTarget),
         },
     };
@@ -269,14 +253,14 @@ pub(crate) async fn cancel(
 
 /// A position in the list of a parent's children: the number of the spawn, and the id of the child.
 /// `None`: the position is among the children that no spawn counts.
-type Cursor = (Option<i32>, i64);
-const FIRST_CHILD: Cursor = (Some(0), 0);
+type ChildCursor = (Option<i32>, i64);
+const FIRST_CHILD: ChildCursor = (Some(0), 0);
 
 /// Cancels every descendant of a settled instance that has not settled itself.
 async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Result<(), Fault> {
     // The parents of which `cancel_below` still has to read the children. It reads the parents that
     // it added last first, so that the list holds only a few pages for each level of the tree.
-    let mut parents: Vec<(i64, Cursor)> = vec![(root, FIRST_CHILD)];
+    let mut parents: Vec<(i64, ChildCursor)> = vec![(root, FIRST_CHILD)];
     let mut tries = 0;
     while let Some((first, cursor)) = parents.pop() {
         let mut asked = vec![first];
@@ -299,11 +283,11 @@ async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Resul
                 let Some(row) = rows.first() else {
                     return Ok(());
                 };
-                let read = usize::try_from(column::<i32>(row, 1)?).unwrap_or_default();
+                let read = usize::try_from(named::<i32>(row, "parents_read")?).unwrap_or_default();
                 (
                     read,
-                    (column(row, 2)?, column(row, 3)?),
-                    column::<Vec<i64>>(row, 0)?,
+                    (named(row, "next_generation")?, named(row, "next_after")?),
+                    named::<Vec<i64>>(row, "children")?,
                 )
             }
             // Another transaction has locked a row of this page of children, so this code tries the

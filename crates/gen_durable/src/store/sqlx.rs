@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use futures_util::future::BoxFuture;
 use sqlx::{
-    AssertSqlSafe, Encode, PgConnection, Postgres, Row, TypeInfo, ValueRef,
+    AssertSqlSafe, Column, Encode, PgConnection, Postgres, Row, TypeInfo, ValueRef,
     encode::IsNull,
     error::BoxDynError,
     pool::PoolConnection,
@@ -13,14 +13,15 @@ use sqlx::{
 use tokio_postgres::types::{FromSql, Type};
 
 use super::{
+    commit::{NextInputs, write_within},
     connection::Param,
     fault::Fault,
     row::Fields,
-    step_results::{NextInputs, StepResult, write_within},
-    step_tx::{Owned, StepTx},
+    step_tx::Owned,
     target::Target,
-    tx::{sealed::Sealed, within_timeout},
+    tx::{Session, within_timeout},
 };
+use crate::model::step_result::StepResult;
 
 /// A parameter in the binary format of Postgres. `tokio_postgres` and `sqlx` both send that format,
 /// so one encoding serves both drivers.
@@ -68,6 +69,16 @@ impl Encode<'_, Postgres> for Encoded {
 }
 
 impl Fields for PgRow {
+    fn position(&self, name: &str) -> Option<usize> {
+        self.columns()
+            .iter()
+            .position(|column| column.name() == name)
+    }
+
+    fn width(&self) -> usize {
+        self.len()
+    }
+
     fn field<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T, String> {
         let value = self.try_get_raw(index).map_err(|error| error.to_string())?;
         let info = value.type_info();
@@ -109,36 +120,26 @@ async fn rows(
     Ok(query.fetch_all(connection).await?)
 }
 
-impl Sealed for PgConnection {
-    type Row = PgRow;
-    async fn rows(
-        &mut self,
-        text: String,
-        params: &[(Param<'_>, Type)],
-    ) -> Result<Vec<PgRow>, Fault> {
-        rows(self, text, params).await
-    }
+/// Implements [`Session`] for types of `sqlx` that dereference to a connection.
+macro_rules! session {
+    ($($kind:ty),+) => {
+        $(impl Session for $kind {
+            type Row = PgRow;
+            async fn rows(
+                &mut self,
+                text: String,
+                params: &[(Param<'_>, Type)],
+            ) -> Result<Vec<PgRow>, Fault> {
+                rows(self, text, params).await
+            }
+        })+
+    };
 }
-impl Sealed for PoolConnection<Postgres> {
-    type Row = PgRow;
-    async fn rows(
-        &mut self,
-        text: String,
-        params: &[(Param<'_>, Type)],
-    ) -> Result<Vec<PgRow>, Fault> {
-        rows(self, text, params).await
-    }
-}
-impl Sealed for sqlx::Transaction<'_, Postgres> {
-    type Row = PgRow;
-    async fn rows(
-        &mut self,
-        text: String,
-        params: &[(Param<'_>, Type)],
-    ) -> Result<Vec<PgRow>, Fault> {
-        rows(self, text, params).await
-    }
-}
+session!(
+    PgConnection,
+    PoolConnection<Postgres>,
+    sqlx::Transaction<'_, Postgres>
+);
 
 impl Owned for sqlx::Transaction<'static, Postgres> {
     fn write<'a>(
@@ -158,22 +159,13 @@ impl Owned for sqlx::Transaction<'static, Postgres> {
     }
 }
 
-impl From<sqlx::Transaction<'static, Postgres>> for StepTx {
-    fn from(tx: sqlx::Transaction<'static, Postgres>) -> StepTx {
-        StepTx::new(tx)
-    }
-}
-
 impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Fault {
         let message = crate::error::chain(&error);
         match &error {
             sqlx::Error::Database(db) => match db.code() {
                 Some(code) => Fault::by_code(&code, format!("{} [{code}]", db.message())),
-                None => Fault::Refused {
-                    code: None,
-                    message,
-                },
+                None => Fault::unexpected(message),
             },
             // The connection failed, so it is unknown whether the server executed the statement.
             sqlx::Error::Io(_)
@@ -181,10 +173,7 @@ impl From<sqlx::Error> for Fault {
             | sqlx::Error::Protocol(_)
             | sqlx::Error::WorkerCrashed => Fault::Lost(message),
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Fault::Away(message),
-            _ => Fault::Refused {
-                code: None,
-                message,
-            },
+            _ => Fault::unexpected(message),
         }
     }
 }

@@ -16,10 +16,10 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::Fault;
-use crate::error::{Error, Kind};
-
-/// The name of the schema that a pool uses unless the host names another schema.
-pub const DEFAULT_SCHEMA: &str = "gen_durable";
+use crate::{
+    error::{Error, ErrorKind},
+    model::migration::DEFAULT_SCHEMA,
+};
 
 /// How long it may take to open a connection to Postgres.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl Target {
         let (url, root_certificate) = extract_tls_options(url)?;
         let mut config = tokio_postgres::Config::from_str(&url).map_err(|e| {
             Error::because(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "the connection string is invalid: expected `postgres://user@host/database` or `host=... user=... dbname=...`",
                 e,
             )
@@ -331,7 +331,7 @@ fn make_tls(root_certificate: Option<&str>) -> Result<MakeRustlsConnect, Error> 
                 .and_then(Iterator::collect::<Result<Vec<_>, _>>)
                 .map_err(|e| {
                     Error::because(
-                        Kind::Invalid,
+                        ErrorKind::Invalid,
                         format!("cannot read the certificates in sslrootcert={file}"),
                         e,
                     )
@@ -346,7 +346,7 @@ fn make_tls(root_certificate: Option<&str>) -> Result<MakeRustlsConnect, Error> 
         rustls::crypto::ring::default_provider(),
     ))
     .with_safe_default_protocol_versions()
-    .map_err(|e| Error::because(Kind::Broken, "TLS cannot be set up", e))?
+    .map_err(|e| Error::because(ErrorKind::Internal, "TLS cannot be set up", e))?
     .with_root_certificates(roots)
     .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))

@@ -8,10 +8,16 @@ use tokio_postgres::Row;
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::column,
+    row::{column, columns, named, only, parsed},
     sql,
 };
-use crate::new_instance::New;
+use crate::{
+    model::{
+        findings::Findings,
+        schedule::{Forecast, TimerCursor, TimerInfo, TimerPage, TimerSelection},
+    },
+    new_instance::New,
+};
 
 sql!(prepared EXPIRE, "expire.sql", [INT4, FLOAT8, FLOAT8, TIMESTAMPTZ]);
 sql!(prepared UPCOMING, "upcoming.sql", [FLOAT8, FLOAT8, INT4]);
@@ -27,7 +33,18 @@ sql!(
 );
 sql!(OF, "timers_of.sql", [INT8]);
 sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4, INT4]);
-sql!(ATTENTION, "findings.sql", [FLOAT8]);
+sql!(FINDINGS, "findings.sql", [FLOAT8]);
+
+columns!(
+    /// The columns of the statement that returns due timers.
+    DueColumns {
+        id, due_at, anchor_at, remaining, missed_count, manual, cycle, missed, schedule, now,
+    }
+);
+columns!(
+    /// The columns of the statement that fires timers.
+    FiredColumns { id, answer, late, queue, priority, eligible_at, next_due }
+);
 
 /// The longest time that the statement which fires a batch of timers waits for a key that another
 /// transaction has inserted and not committed yet.
@@ -77,17 +94,17 @@ pub(crate) async fn expire(
         &not_before_epoch(range.from),
     ];
     let rows = connection.query(&EXPIRE, params).await?;
-    let (last, rows) = rows.split_last().ok_or_else(no_row)?;
+    let (last, rows) = rows.split_last().ok_or_else(Fault::no_row)?;
     let read = |row: &Row| {
         Ok(Expired {
-            queue: column(row, 1)?,
-            priority: column(row, 2)?,
-            due: column(row, 3)?,
+            queue: named(row, "queue")?,
+            priority: named(row, "priority")?,
+            due: named(row, "due_at")?,
         })
     };
     Ok((
         rows.iter().map(read).collect::<Result<_, Fault>>()?,
-        column(last, 4)?,
+        named(last, "now")?,
     ))
 }
 
@@ -104,12 +121,12 @@ pub(crate) async fn upcoming(
         .await?;
     let (mut due, mut now) = (Vec::with_capacity(rows.len()), None);
     for row in &rows {
-        match column(row, 0)? {
-            Some(at) => due.push((at, column(row, 1)?)),
-            None => now = column(row, 2)?,
+        match named(row, "due_at")? {
+            Some(at) => due.push((at, named(row, "is_timer")?)),
+            None => now = named(row, "now")?,
         }
     }
-    Ok((due, now.ok_or_else(no_row)?))
+    Ok((due, now.ok_or_else(Fault::no_row)?))
 }
 
 /// A timer with a due time that is not after now.
@@ -144,33 +161,34 @@ pub(crate) async fn due(
         &except,
     ];
     let rows = connection.query(&DUE, params).await?;
-    let (last, rows) = rows.split_last().ok_or_else(no_row)?;
+    let at = DueColumns::of(&rows)?;
+    let (last, rows) = rows.split_last().ok_or_else(Fault::no_row)?;
     let read = |row: &Row| {
         let count = |index| -> Result<Option<u32>, Fault> {
             Ok(column::<Option<i32>>(row, index)?.and_then(|count| u32::try_from(count).ok()))
         };
         Ok(DueTimer {
-            id: column(row, 0)?,
-            due: column(row, 1)?,
-            anchor: column(row, 2)?,
-            remaining: count(3)?,
-            missed_count: count(4)?.unwrap_or_default(),
-            manual: column(row, 5)?,
-            cycle: column(row, 6)?,
-            missed: column(row, 7)?,
-            schedule: column(row, 8)?,
+            id: column(row, at.id)?,
+            due: column(row, at.due_at)?,
+            anchor: column(row, at.anchor_at)?,
+            remaining: count(at.remaining)?,
+            missed_count: count(at.missed_count)?.unwrap_or_default(),
+            manual: column(row, at.manual)?,
+            cycle: column(row, at.cycle)?,
+            missed: column(row, at.missed)?,
+            schedule: column(row, at.schedule)?,
         })
     };
     Ok((
         rows.iter().map(read).collect::<Result<_, Fault>>()?,
-        column(last, 9)?,
+        column(last, at.now)?,
     ))
 }
 
 /// The parameters with which a worker fires a due timer, serialized as `gen_durable._fire` expects
 /// them.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct Firing {
     pub(crate) id: i64,
     pub(crate) due: Timestamp,
     /// Whether the timer starts an instance. If not, the statement records its occurrence as
@@ -219,26 +237,29 @@ impl Fired {
 /// Fires a batch of due timers, all in one transaction.
 pub(crate) async fn fire(
     connection: &Connection,
-    verdicts: &[Verdict],
+    verdicts: &[Firing],
 ) -> Result<Vec<Fired>, Fault> {
-    let document = serde_json::to_string(verdicts).map_err(|error| Fault::Refused {
-        code: None,
-        message: format!("timers cannot be encoded: {error}"),
-    })?;
+    let document = serde_json::to_string(verdicts)
+        .map_err(|error| Fault::unexpected(format!("timers cannot be encoded: {error}")))?;
     let rows = connection
         .query(&FIRE, &[&document, &FIRE_LOCK_TIMEOUT])
         .await?;
+    let at = FiredColumns::of(&rows)?;
     let read = |row: &Row| {
-        let (queue, priority, from) = (column(row, 4)?, column(row, 5)?, column(row, 6)?);
+        let started = (
+            column(row, at.queue)?,
+            column(row, at.priority)?,
+            column(row, at.eligible_at)?,
+        );
         Ok(Fired {
-            id: column(row, 0)?,
-            answer: column(row, 1)?,
-            late_seconds: column(row, 2)?,
-            started: match (queue, priority, from) {
+            id: column(row, at.id)?,
+            answer: column(row, at.answer)?,
+            late_seconds: column(row, at.late)?,
+            started: match started {
                 (Some(queue), Some(priority), Some(from)) => Some((queue, priority, from)),
                 _ => None,
             },
-            next: column(row, 7)?,
+            next: column(row, at.next_due)?,
         })
     };
     rows.iter().map(read).collect()
@@ -248,7 +269,7 @@ pub(crate) async fn fire(
 /// 'schedule' (the timer is the next occurrence of a schedule).
 pub(crate) async fn cancel(connection: &Connection, id: i64) -> Result<String, Fault> {
     let rows = connection.act_alone(&CANCEL, &[&id]).await?;
-    column(rows.first().ok_or_else(no_row)?, 0)
+    only(rows.first().ok_or_else(Fault::no_row)?)
 }
 
 /// Deletes up to `limit` timers that ended more than `retention_seconds` ago, beginning at the time
@@ -262,36 +283,72 @@ pub(crate) async fn collect(
     let rows = connection
         .query(&COLLECT, &[&from, &retention_seconds, &limit])
         .await?;
-    let row = rows.first().ok_or_else(no_row)?;
-    Ok((column(row, 0)?, column(row, 1)?))
+    let row = rows.first().ok_or_else(Fault::no_row)?;
+    Ok((named(row, "count")?, named(row, "last_ended_at")?))
 }
 
 /// Returns how many timers and deadlines are overdue by more than `by_seconds`, each counted up to
 /// 10,001.
 pub(crate) async fn overdue(connection: &Connection, by_seconds: f64) -> Result<i64, Fault> {
     let rows = connection.query(&OVERDUE, &[&by_seconds]).await?;
-    column(rows.first().ok_or_else(no_row)?, 0)
+    only(rows.first().ok_or_else(Fault::no_row)?)
 }
 
-/// Returns due times of all kinds (timers, deadlines, delayed instances), in order, after the
-/// position `after`. With `only_overdue`, returns only due times in the past, and with `only_ahead`
-/// only due times in the future.
+/// Returns a page of due times of all kinds (timers, deadlines, delayed instances), in order, after
+/// the position `after`.
 pub(crate) async fn list(
     connection: &Connection,
-    limit: i32,
-    (only_overdue, only_ahead): (bool, bool),
-    after: Option<(Timestamp, i64)>,
-) -> Result<Vec<Row>, Fault> {
-    let (at, number) = (after.map(|(at, _)| at), after.map(|(_, number)| number));
-    connection
-        .query(&LIST, &[&limit, &only_overdue, &at, &number, &only_ahead])
-        .await
+    limit: usize,
+    which: TimerSelection,
+    after: Option<TimerCursor>,
+) -> Result<TimerPage, Fault> {
+    let (at, number) = (
+        after.map(|after| after.due_at),
+        after.map(|after| after.number),
+    );
+    let params: &[Param<'_>] = &[
+        &i32::try_from(limit).unwrap_or(i32::MAX),
+        &(which == TimerSelection::Overdue),
+        &at,
+        &number,
+        &(which == TimerSelection::Ahead),
+    ];
+    let rows = connection.query(&LIST, params).await?;
+    let cursor = |row: &Row| {
+        Ok::<_, Fault>(TimerCursor {
+            due_at: named(row, "due_at")?,
+            number: named(row, "number")?,
+        })
+    };
+    let last = rows.last().filter(|_| rows.len() == limit);
+    Ok(TimerPage {
+        timers: rows.iter().map(read_timer).collect::<Result<_, _>>()?,
+        next: last.map(cursor).transpose()?,
+    })
 }
 
 /// Returns the due times of all kinds of one instance: its delay, its deadline and its repeating
 /// timers.
-pub(crate) async fn of(connection: &Connection, instance: i64) -> Result<Vec<Row>, Fault> {
-    connection.query(&OF, &[&instance]).await
+pub(crate) async fn of(connection: &Connection, instance: i64) -> Result<Vec<TimerInfo>, Fault> {
+    let rows = connection.query(&OF, &[&instance]).await?;
+    rows.iter().map(read_timer).collect()
+}
+
+/// Reads a timer from a row of one of the queries that list timers.
+fn read_timer(row: &Row) -> Result<TimerInfo, Fault> {
+    Ok(TimerInfo {
+        kind: parsed(row, "kind")?,
+        id: named(row, "id")?,
+        due_at: named(row, "due_at")?,
+        instance_id: named(row, "instance_id")?,
+        machine: named(row, "machine")?,
+        schedule: named(row, "schedule")?,
+        cycle: named(row, "cycle")?,
+        step: named(row, "step")?,
+        overdue: named(row, "overdue")?,
+        served: named(row, "served")?,
+        now: named(row, "now")?,
+    })
 }
 
 /// Splits the next `seconds` into `parts` equal parts, and returns how many due times of timers,
@@ -302,37 +359,35 @@ pub(crate) async fn forecast(
     seconds: f64,
     parts: i32,
     counted_max: i32,
-) -> Result<Vec<(i32, String, i64)>, Fault> {
+) -> Result<Vec<Forecast>, Fault> {
     let rows = connection
         .query(&FORECAST, &[&seconds, &parts, &counted_max])
         .await?;
-    rows.iter()
-        .map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?)))
-        .collect()
+    let read = |row: &Row| {
+        Ok(Forecast {
+            part: usize::try_from(named::<i32>(row, "part")?).unwrap_or_default(),
+            kind: parsed(row, "kind")?,
+            count: named(row, "count")?,
+        })
+    };
+    rows.iter().map(read).collect()
 }
 
-/// Returns four counts: blocked lanes, timers and deadlines that are overdue by more than
-/// `by_seconds`, paused schedules, and schedules that fail or that no live worker registers.
-pub(crate) async fn findings(connection: &Connection, by_seconds: f64) -> Result<[i64; 4], Fault> {
-    let rows = connection.query(&ATTENTION, &[&by_seconds]).await?;
-    let row = rows.first().ok_or_else(no_row)?;
-    Ok([
-        column(row, 0)?,
-        column(row, 1)?,
-        column(row, 2)?,
-        column(row, 3)?,
-    ])
+/// Counts blocked lanes, timers and deadlines that are overdue by more than `by_seconds`, paused
+/// schedules, and schedules that fail or that no live worker registers.
+pub(crate) async fn findings(connection: &Connection, by_seconds: f64) -> Result<Findings, Fault> {
+    let rows = connection.query(&FINDINGS, &[&by_seconds]).await?;
+    let row = rows.first().ok_or_else(Fault::no_row)?;
+    Ok(Findings {
+        lanes_blocked: named(row, "lanes_blocked")?,
+        overdue: named(row, "overdue")?,
+        schedules_paused: named(row, "schedules_paused")?,
+        schedules_failing: named(row, "schedules_failing")?,
+    })
 }
 
 /// Returns `from`, but no time before 1970: Postgres cannot represent the year -9999, with which
 /// the unbounded range begins.
 fn not_before_epoch(from: Timestamp) -> Timestamp {
     from.max(Timestamp::UNIX_EPOCH)
-}
-
-fn no_row() -> Fault {
-    Fault::Refused {
-        code: None,
-        message: "the database returned no row".into(),
-    }
 }

@@ -1,6 +1,7 @@
-//! Transactions as values: a transaction of a step, or a transaction of a caller.
+//! Transactions in which the store runs its statements: on a connection of the pool, or of a
+//! caller.
 
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::{Client, Row, types::Type};
@@ -10,59 +11,35 @@ use super::{
     connection::{Param, cancel_in_background},
     fault::Fault,
     link::Link,
-    pool::Inner,
+    pool::Connections,
     row::Fields,
     target::Target,
 };
-use crate::error::Error;
 
-/// A transaction on one of the pool's connections. `Tx` dereferences to a `tokio_postgres::Client`,
-/// with all its methods.
-///
-/// If a caller drops the transaction without [`commit`](Tx::commit), the transaction is rolled
-/// back, and the pool closes its connection and does not use it again.
-pub struct Tx {
+/// A transaction that is open on one of the pool's connections. If its owner drops it without
+/// [`finish`](OpenTx::finish), the transaction is rolled back, and the connection is closed.
+pub(crate) struct OpenTx {
     client: Option<Link>,
-    pool: Arc<Inner>,
+    connections: Arc<Connections>,
     /// The permit of the pool for this transaction. The end of the transaction returns the permit
     /// to the pool.
     _permit: OwnedSemaphorePermit,
 }
 
-impl Tx {
-    pub(crate) fn new(client: Link, pool: Arc<Inner>, permit: OwnedSemaphorePermit) -> Tx {
-        Tx {
+impl OpenTx {
+    pub(crate) fn new(
+        client: Link,
+        connections: Arc<Connections>,
+        permit: OwnedSemaphorePermit,
+    ) -> OpenTx {
+        OpenTx {
             client: Some(client),
-            pool,
+            connections,
             _permit: permit,
         }
     }
 
-    /// Commits the transaction. The changes of the transaction are durable when this function has
-    /// returned without an error.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database refuses the commit, or if a statement of the transaction has failed
-    /// before. If the connection breaks, it is unknown whether the transaction has committed.
-    pub async fn commit(self) -> Result<(), Error> {
-        self.finish("commit")
-            .await
-            .map_err(|fault| fault.into_error("commit a transaction"))
-    }
-
-    /// Rolls the transaction back. Dropping the transaction does the same, but closes the
-    /// connection.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the connection breaks; the server then rolls the transaction back by itself.
-    pub async fn rollback(self) -> Result<(), Error> {
-        self.finish("rollback")
-            .await
-            .map_err(|fault| fault.into_error("roll back a transaction"))
-    }
-
+    /// Ends the transaction with `commit` or `rollback`, and returns its connection to the pool.
     pub(crate) async fn finish(mut self, word: &str) -> Result<(), Fault> {
         let Some(client) = self.client.take() else {
             return Ok(());
@@ -74,26 +51,30 @@ impl Tx {
         } else {
             word
         };
-        within_timeout(&self.pool.target, client.batch_execute(text)).await?;
+        within_timeout(&self.connections.target, client.batch_execute(text)).await?;
         // The pool may use a connection again only if the connection is known to be outside any
         // transaction.
-        self.pool.keep(client);
+        self.connections.keep(client);
         Ok(())
     }
 }
 
 /// Cancels the running statement of a transaction that its owner drops. Otherwise the server could
 /// continue the statement, and the statement would keep its locks.
-impl Drop for Tx {
+impl Drop for OpenTx {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
             client.cut();
-            cancel_in_background(&self.pool.runtime, &self.pool.target, client.cancel_token());
+            cancel_in_background(
+                &self.connections.runtime,
+                &self.connections.target,
+                client.cancel_token(),
+            );
         }
     }
 }
 
-impl Deref for Tx {
+impl Deref for OpenTx {
     type Target = Client;
     #[allow(clippy::expect_used)] // The client leaves only with `finish`, which takes `self`.
     fn deref(&self) -> &Client {
@@ -103,58 +84,44 @@ impl Deref for Tx {
     }
 }
 
-impl fmt::Debug for Tx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tx")
-    }
+/// A session with an open transaction, of either driver, in which the store runs its statements.
+/// The trait is public because `Transaction` has it as its supertrait; users cannot name it.
+pub trait Session: Send {
+    /// The type of a result row of the driver.
+    type Row: Fields;
+
+    /// Sends one unnamed statement, which works through every pooler and leaves no prepared
+    /// statement on the server.
+    fn rows(
+        &mut self,
+        text: String,
+        params: &[(Param<'_>, Type)],
+    ) -> impl Future<Output = Result<Vec<Self::Row>, Fault>> + Send;
 }
 
-/// A transaction in which the store can run its statements: a [`Tx`], or a caller's
-/// `tokio_postgres::Transaction`. With the feature `sqlx`, a caller's `sqlx::Transaction`,
-/// `PgConnection` or `PoolConnection` is such a transaction too.
-pub trait Transaction: sealed::Sealed {}
-impl<T: sealed::Sealed> Transaction for T {}
-
-pub(crate) mod sealed {
-    use super::{Fault, Fields, Param, Row, Type};
-
-    pub trait Sealed: Send {
-        /// The type of a result row of the driver.
-        type Row: Fields;
-
-        /// Sends one unnamed statement, which works through every pooler and leaves no prepared
-        /// statement on the server.
-        fn rows(
-            &mut self,
-            text: String,
-            params: &[(Param<'_>, Type)],
-        ) -> impl Future<Output = Result<Vec<Self::Row>, Fault>> + Send;
+impl Session for OpenTx {
+    type Row = Row;
+    async fn rows(
+        &mut self,
+        text: String,
+        params: &[(Param<'_>, Type)],
+    ) -> Result<Vec<Row>, Fault> {
+        Ok(self.query_typed(&text, params).await?)
     }
-
-    impl Sealed for super::Tx {
-        type Row = Row;
-        async fn rows(
-            &mut self,
-            text: String,
-            params: &[(Param<'_>, Type)],
-        ) -> Result<Vec<Row>, Fault> {
-            Ok(self.query_typed(&text, params).await?)
-        }
-    }
-    impl Sealed for tokio_postgres::Transaction<'_> {
-        type Row = Row;
-        async fn rows(
-            &mut self,
-            text: String,
-            params: &[(Param<'_>, Type)],
-        ) -> Result<Vec<Row>, Fault> {
-            Ok(self.query_typed(&text, params).await?)
-        }
+}
+impl Session for tokio_postgres::Transaction<'_> {
+    type Row = Row;
+    async fn rows(
+        &mut self,
+        text: String,
+        params: &[(Param<'_>, Type)],
+    ) -> Result<Vec<Row>, Fault> {
+        Ok(self.query_typed(&text, params).await?)
     }
 }
 
 /// Runs one statement of the store in a transaction that the caller ends.
-pub(crate) async fn query_in<T: Transaction>(
+pub(crate) async fn query_in<T: Session>(
     tx: &mut T,
     target: &Target,
     sql: &'static Sql,

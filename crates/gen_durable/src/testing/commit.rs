@@ -2,16 +2,15 @@
 
 use super::{DrainStats, Lab};
 use crate::{
-    codec,
-    engine::execute::Decision,
-    error::Failure,
-    history::HistoryRecord,
+    engine::execute::StepRun,
+    failure::{Failure, FailureKind},
     id::Status,
+    model::{history::HistoryRecord, step_result::StepResult},
     store::{
+        commit,
         fault::Fault,
         lease,
         row::{Claim, Claimed},
-        step_results::{self, StepResult},
     },
 };
 
@@ -26,15 +25,17 @@ enum Within {
 }
 
 impl<App: Send + Sync + 'static> Lab<App> {
-    pub(super) async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut DrainStats) {
-        let (mut plain, mut keyed, mut more) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, decision) in ended {
-            match self.write_within(&row, decision, tally).await {
+    pub(super) async fn commit(&self, ended: Vec<(Claimed, StepRun)>, tally: &mut DrainStats) {
+        let (mut plain, mut keyed, mut with_effects) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, run) in ended {
+            match self.write_within(&row, run, tally).await {
                 Within::Written => {}
                 Within::Refused(why) => self.handle_refused(&row, &why, tally).await,
                 Within::Open(result) => {
                     let batch = match &*result {
-                        StepResult { more: Some(_), .. } => &mut more,
+                        StepResult {
+                            effects: Some(_), ..
+                        } => &mut with_effects,
                         StepResult { keyed: true, .. } => &mut keyed,
                         _ => &mut plain,
                     };
@@ -42,7 +43,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 }
             }
         }
-        for mut batch in [plain, keyed, more] {
+        for mut batch in [plain, keyed, with_effects] {
             let results: Vec<StepResult> = batch.iter().map(|(_, result)| result.clone()).collect();
             if results.is_empty() || self.write(results, tally).await.is_none() {
                 continue;
@@ -69,12 +70,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// fails.
     async fn handle_refused(&self, row: &Claimed, refused: &Fault, tally: &mut DrainStats) {
         let why = format!("the outcome could not be committed: {}", refused.message());
-        let failure = Failure {
-            attempt: row.attempt,
-            failures: row.failures,
-            message: why.clone(),
-            fatal: !refused.is_full_inbox(),
-        };
+        let fatal = !refused.is_full_inbox();
+        let failure = Failure::new(FailureKind::Refused, row.counts(), why.clone(), fatal);
         let handled = self.run_again(row, Some(failure)).await;
         let refused = match self.write_within(row, handled, tally).await {
             Within::Written => return,
@@ -84,10 +81,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 Some(refused) => refused,
             },
         };
-        let failed = Decision::failed(&format!(
-            "{why}; and its handler's outcome could not be committed either: {}",
-            refused.message()
-        ));
+        let failed = StepRun::failed(
+            row,
+            &format!(
+                "{why}; and its handler's outcome could not be committed either: {}",
+                refused.message()
+            ),
+        );
         if let Within::Open(result) = self.write_within(row, failed, tally).await {
             let refused = self.write(vec![*result], tally).await;
             assert!(
@@ -98,35 +98,17 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     /// Writes a step result in the transaction that the step began, if it began one.
-    async fn write_within(
-        &self,
-        row: &Claimed,
-        mut decision: Decision,
-        tally: &mut DrainStats,
-    ) -> Within {
-        let within = decision.within.take();
-        let history = HistoryRecord::of(row, &decision, &self.worker.label());
-        let result = StepResult {
-            claim: row.claim(),
-            status: decision.status,
-            version: decision.version.map(i32::from),
-            step: decision.step,
-            data: decision.data,
-            state: decision.state,
-            result: decision.result,
-            error: decision.error,
-            attempt_change: decision.attempt_change,
-            delay_seconds: codec::delay_seconds(decision.delay),
-            keyed: row.keyed,
-            takes: false,
-            unclaimed: false,
-            more: crate::engine::more(decision.more, row.parent_id, decision.status),
-            history,
-        };
+    async fn write_within(&self, row: &Claimed, run: StepRun, tally: &mut DrainStats) -> Within {
+        let history = HistoryRecord::of(row, &run, &self.worker.label());
+        let StepRun { within, result, .. } = run;
+        let result = StepResult { history, ..result };
         let Some(tx) = within else {
             return Within::Open(Box::new(result));
         };
-        match tx.conclude(&self.client.pool().inner.target, &result).await {
+        match tx
+            .write_and_commit(&self.client.pool().connections.target, &result)
+            .await
+        {
             Ok(Some(_)) => tally.count(result.status),
             // The step had lost its claim, for example because a caller cancelled the instance
             // while the step ran. The store has rolled the transaction of the step back.
@@ -140,24 +122,23 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Writes all of these step results or none. Returns the reason if the database refuses them.
     async fn write(&self, results: Vec<StepResult>, tally: &mut DrainStats) -> Option<Fault> {
         let statuses: Vec<Status> = results.iter().map(|result| result.status).collect();
-        let written = self.client.pool().call(move |connection| async move {
-            let written = step_results::write(
-                &connection,
-                &results,
-                None,
-                step_results::BATCH_LOCK_TIMEOUT,
-            )
-            .await?;
-            let lost = results
-                .iter()
-                .filter(|result| result.keyed && !written.found.contains_key(&result.claim.id));
-            let lost: Vec<Claim> = lost.map(|result| result.claim).collect();
-            if !lost.is_empty() {
-                lease::release(&connection, &lost).await?;
-            }
-            Ok::<_, Fault>(written)
-        });
-        match written.await.unwrap_or_else(|error| panic!("{error}")) {
+        let written = self
+            .client
+            .pool()
+            .connections
+            .call(move |connection| async move {
+                let written =
+                    commit::write(&connection, &results, None, commit::BATCH_LOCK_TIMEOUT).await?;
+                let lost = results
+                    .iter()
+                    .filter(|result| result.keyed && !written.found.contains_key(&result.claim.id));
+                let lost: Vec<Claim> = lost.map(|result| result.claim).collect();
+                if !lost.is_empty() {
+                    lease::release(&connection, &lost).await?;
+                }
+                Ok::<_, Fault>(written)
+            });
+        match written.await.unwrap_or_else(|error| panic!("{error:#}")) {
             Ok(_) => statuses.into_iter().for_each(|status| tally.count(status)),
             Err(fault) if fault.blames_the_data() => return Some(fault),
             Err(fault) => panic!("{fault:?}"),

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use super::LABS;
 use crate::{
-    error::{Error, Kind},
-    store::{fault::Fault, lab, pool::Pool, target::Target},
+    error::{Error, ErrorKind},
+    pool::Pool,
+    store::{fault::Fault, lab, target::Target},
 };
 
 /// The database of a lab during its setup.
@@ -63,11 +64,13 @@ impl LabDatabase {
         );
         let owner = Pool::on(Target::new(&server_url, &schema)?.with_search_path(), 1)?;
         owner
+            .connections
             .call(|connection| async move { lab::drop_schema(&connection).await })
             .await?
             .map_err(set_up)?;
         owner.migrate().await?;
         owner
+            .connections
             .call(|connection| async move { lab::freeze_clock(&connection).await })
             .await?
             .map_err(set_up)?;
@@ -98,7 +101,7 @@ fn server_url() -> Result<String, Error> {
     }
     let cluster = gen_durable_postgres::shared().map_err(|e| {
         Error::because(
-            Kind::Away,
+            ErrorKind::Transient,
             "cannot start a Postgres server for the lab",
             e.to_string(),
         )
@@ -117,6 +120,7 @@ fn with_search_path(url: &str, schema: &str) -> String {
 
 async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
     owner
+        .connections
         .call(|connection| async move { lab::make_roles(&connection).await })
         .await?
         .map_err(set_up)?;
@@ -125,6 +129,7 @@ async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
         .grant(lab::RUNTIME_ROLE, lab::READER_ROLE)
         .await?;
     owner
+        .connections
         .call(|connection| async move { lab::grant_new_tables(&connection).await })
         .await?
         .map_err(set_up)?;
@@ -132,7 +137,8 @@ async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
         .for_user(lab::RUNTIME_ROLE)
         .with_search_path();
     let pool = Pool::on(target, 4)?;
-    pool.call(|connection| async move { lab::clock(&connection).await })
+    pool.connections
+        .call(|connection| async move { lab::clock(&connection).await })
         .await?
         .map_err(set_up)?;
     Ok(pool)

@@ -3,14 +3,14 @@
 use super::Lab;
 use crate::{
     calendar::{Cycle, Occurrence},
-    engine::clockwork,
+    engine::timer_loop,
     new_instance::IntoNewInstance,
     store::timer::{self, Range},
 };
 
 impl<App: Send + Sync + 'static> Lab<App> {
     /// Starts an instance at every occurrence of a cycle, like
-    /// [`EngineBuilder::schedule`](crate::EngineBuilder::schedule).
+    /// [`EngineBuilder::schedule`](crate::engine::EngineBuilder::schedule).
     ///
     /// # Panics
     /// The schedule is invalid.
@@ -42,7 +42,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let (expired, _) = timer::expire(&connection, i32::MAX, Range::ALL).await?;
             let names = schedules.names();
             let (due, now) = timer::due(&connection, i32::MAX, Range::ALL, &names, &[]).await?;
-            let done = clockwork::fire_all(&connection, &schedules, &due, now, limit).await?;
+            let done = timer_loop::fire_all(&connection, &schedules, &due, now, limit).await?;
             assert!(
                 done.broken.is_empty(),
                 "these timers cannot be fired: {:?}",

@@ -1,67 +1,16 @@
 //! Integration tests of the engine on a real Postgres, through the API that a user calls. All test
 //! modules are one binary, so that the crate links once.
+// A test may be long: it shows one sequence of events from begin to end.
+#![allow(clippy::too_many_lines)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
-mod acts;
-mod acts_across_instances;
-mod attempts;
-mod audit;
-mod bad_input;
-mod basics;
-mod batches;
-mod bounds;
-mod calendar;
-mod callers;
-mod cancel_token;
-mod cancel_tree;
-mod children;
-mod clockwork;
-mod connect;
-mod cost;
-mod cost_keyed;
-mod deploy_changes;
-mod deploys;
+mod api;
+mod contract;
 mod engine;
-mod evolution;
-mod exclusion;
-mod failing;
-mod history;
-mod house;
-mod house_words;
-mod iso;
-mod keyed;
-mod keys;
-mod lab;
-mod lane_worker;
+mod faults;
+mod isolation;
 mod lanes;
-mod levels;
-mod locks;
-mod locks_by_key;
 mod log;
-mod metrics;
-mod migrations;
-mod model;
-mod observe;
-mod operate;
-mod outbox;
-mod partitions;
-mod placement;
-mod plans;
-mod plans_keyed;
-mod plans_retention;
-mod poison;
-mod pooler;
-mod processes;
-mod producers;
-mod retention;
-mod schedules;
-mod schema;
-mod signal_delivery;
-mod signals;
-mod sql_surface;
-mod sqlx_driver;
 mod support;
-mod timers;
-mod tokens;
-mod ui;
-mod wire;
+mod time;
+mod upgrades;

@@ -6,7 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Engine, HistoryEntry, Pool, RunningEngine, Timestamp};
+use gen_durable::{
+    Client, Engine, Pool,
+    engine::RunningEngine,
+    inspect::{HistoryEntry, HistoryOutcome},
+    schedule::Timestamp,
+};
 
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
@@ -40,15 +45,21 @@ pub(crate) async fn live() -> Pool {
 /// database.
 pub(crate) async fn apart() -> (Pool, String) {
     let name = schema_name();
-    sql_at(&crate::iso::CLUSTER.url())
+    sql_at(&crate::isolation::iso::CLUSTER.url())
         .await
         .batch_execute(&format!("create database {name}"))
         .await
         .unwrap();
-    let url = crate::iso::CLUSTER.url_for(&name);
+    let url = crate::isolation::iso::CLUSTER.url_for(&name);
     let pool = Pool::connect_to(&url, &name).await.unwrap();
     pool.migrate().await.unwrap();
     (pool, url)
+}
+
+/// Returns the messages of an error and all its causes, joined with ": ".
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Opens a connection to the server at this URL.
@@ -105,13 +116,13 @@ pub(crate) fn in_words(line: &HistoryEntry) -> String {
 }
 
 /// Returns the whole history of an instance as text.
-pub(crate) async fn told(client: &Client, id: i64) -> Vec<String> {
+pub(crate) async fn history_text(client: &Client, id: i64) -> Vec<String> {
     history(client, id).await.iter().map(in_words).collect()
 }
 
 /// Asserts that the last history entry of an instance has this text and this time, and that the
 /// entry has the `step_seq` and `claim_epoch` of the instance.
-pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) {
+pub(crate) async fn assert_last_entry(client: &Client, id: i64, at: Timestamp, words: &str) {
     let lines = history(client, id).await;
     let row = client.inspect().show(id).await.unwrap().unwrap();
     let line = lines
@@ -119,12 +130,12 @@ pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) 
         .unwrap_or_else(|| panic!("instance {id} has no history"));
     assert_eq!((in_words(line).as_str(), line.at), (words, at));
     assert_eq!(
-        (line.mark.seq, line.mark.epoch),
+        (line.cursor.step_seq, line.cursor.claim_epoch),
         (row.step_seq, row.claim_epoch)
     );
     assert_eq!(
         line.took.is_some(),
-        line.worker.as_deref() == Some("lab/0") && line.outcome != "reap"
+        line.worker.as_deref() == Some("lab/0") && line.outcome != HistoryOutcome::Reap
     );
 }
 

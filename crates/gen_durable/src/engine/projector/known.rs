@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Key, project};
+use super::{project, schedule::Key};
 
 /// The projector remembers a scope for this long after its last batch. Polls report the same event
 /// repeatedly, but only for a fraction of that time.
@@ -23,11 +23,11 @@ struct Seen {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownScopes {
     scopes: HashMap<Key, Seen>,
 }
 
-impl Known {
+impl KnownScopes {
     /// Records the position of a scope's cursor, and whether another worker owns the scope.
     pub(super) fn note(&mut self, key: Key, position: i64, theirs: bool, now: Instant) {
         let theirs_until = now
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_projector_forgets_an_idle_scope_and_then_treats_any_log_position_of_it_as_new() {
-        let (mut known, begin) = (Known::default(), Instant::now());
+        let (mut known, begin) = (KnownScopes::default(), Instant::now());
         let key = |n: usize| Key::Scope(0, format!("tenant {n}"));
         for n in 0..10_000 {
             known.note(key(n), 5, false, begin);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_projector_leaves_a_scope_to_another_worker_until_the_ownership_of_that_worker_ends() {
-        let (mut known, begin) = (Known::default(), Instant::now());
+        let (mut known, begin) = (KnownScopes::default(), Instant::now());
         let key = Key::Scope(0, "t".into());
         known.note(key.clone(), 5, true, begin);
         assert!(!known.is_news(&key, 6, begin));

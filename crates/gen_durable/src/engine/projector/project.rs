@@ -12,18 +12,17 @@ use super::{
 };
 use crate::{
     codec,
-    error::Error,
+    error::{Error, chain},
+    pool::Pool,
     projection::{OnVersionChange, PoisonPolicy, ProjectionContext},
     settings::Settings,
     store::{
         connection::Connection,
         fault::Fault,
-        pool::Pool,
-        projections::{self, Ask, Fate, Move, Opened, Swept, Verdict},
-        runs::{self, Request, RunKind},
+        projections::{self, Fate, Move, OpenScope, OpenedScope, ScopeVerdict, Swept},
         target::Target,
-        tx::Tx,
     },
+    transaction::Tx,
 };
 
 /// Approximate maximum size of the payloads of a batch, in bytes.
@@ -34,7 +33,7 @@ pub(crate) const OWNED: Duration = Duration::from_secs(2);
 /// Delay before the next attempt of a batch if another transaction has locked the row of the scope.
 /// That transaction is another batch, or the swap at the end of a rebuild; the delay is short, so
 /// that a swap hardly delays the batches that workers apply to the scope.
-const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 /// How long the rollback of a projection's transaction may take.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before the next batch of a scope after an outage of the database.
@@ -51,7 +50,7 @@ pub(crate) const OUTAGE_ATTEMPTS_MIN: u32 = 5;
 /// breaks while the event is applied.
 const LOST_ATTEMPTS_MIN: u32 = 20;
 /// Delay before the next check of a scope that waits for an operator or for another build.
-const LONG_PAUSE: Duration = Duration::from_secs(30);
+pub(super) const LONG_PAUSE: Duration = Duration::from_secs(30);
 
 /// The state that all projection batches of a process share.
 pub(crate) struct Projector {
@@ -88,13 +87,13 @@ impl Projector {
         settings: &Settings,
     ) -> Projector {
         Projector {
-            target: pool.inner.target.clone(),
+            target: pool.connections.target.clone(),
             pool,
             worker,
             readers,
             batch: i32::try_from(settings.projection_batch).unwrap_or(i32::MAX),
             timeout: settings.step_timeout,
-            permits: Arc::new(Semaphore::new(settings.projectors.max(1))),
+            permits: Arc::new(Semaphore::new(settings.projection_concurrency.max(1))),
         }
     }
 
@@ -129,7 +128,7 @@ impl Projector {
             .acquire_owned()
             .await
             .map_err(|_| closed())?;
-        self.pool.begin_with(permit).await
+        self.pool.connections.begin_with(permit).await.map(Tx::new)
     }
 
     pub(crate) fn timeout(&self, reader: &dyn Reader) -> Duration {
@@ -148,7 +147,7 @@ impl Projector {
     ) -> (BatchOutcome, i64) {
         let mut reached = 0;
         match self
-            .try_turn(reader, tenant, limit, force, &mut reached)
+            .try_batch(reader, tenant, limit, force, &mut reached)
             .await
         {
             Ok(outcome) => (outcome, reached),
@@ -156,7 +155,7 @@ impl Projector {
         }
     }
 
-    async fn try_turn(
+    async fn try_batch(
         &self,
         reader: &Arc<dyn Reader>,
         tenant: &str,
@@ -168,7 +167,7 @@ impl Projector {
         let ask = self.ask(reader.as_ref(), tenant, *limit, force);
         let opened = projections::open(&mut tx, &self.target, &ask).await?;
         *reached = opened.position;
-        if opened.verdict != Verdict::Go || opened.events.is_empty() {
+        if opened.verdict != ScopeVerdict::Go || opened.events.is_empty() {
             tx.finish("commit").await?;
             return self.not_now(reader, tenant, &opened).await;
         }
@@ -263,8 +262,8 @@ impl Projector {
         tenant: &'a str,
         limit: i32,
         force: bool,
-    ) -> Ask<'a> {
-        Ask {
+    ) -> OpenScope<'a> {
+        OpenScope {
             tenant,
             projection: reader.name(),
             version: reader.version().into(),
@@ -281,107 +280,27 @@ impl Projector {
         &self,
         reader: &Arc<dyn Reader>,
         tenant: &str,
-        opened: &Opened,
+        opened: &OpenedScope,
     ) -> Result<BatchOutcome, Fault> {
         Ok(match opened.verdict {
-            Verdict::Go => BatchOutcome::Idle,
-            Verdict::Locked => BatchOutcome::Wait(LOCKED_PAUSE),
-            Verdict::Theirs => BatchOutcome::Theirs,
-            Verdict::Newer | Verdict::Halted | Verdict::Blocked => BatchOutcome::Wait(LONG_PAUSE),
-            Verdict::Waiting(seconds) => {
+            ScopeVerdict::Go => BatchOutcome::Idle,
+            ScopeVerdict::Locked => BatchOutcome::Wait(LOCKED_PAUSE),
+            ScopeVerdict::Theirs => BatchOutcome::Theirs,
+            ScopeVerdict::Newer | ScopeVerdict::Halted | ScopeVerdict::Blocked => {
+                BatchOutcome::Wait(LONG_PAUSE)
+            }
+            ScopeVerdict::Waiting(seconds) => {
                 BatchOutcome::Wait(Duration::try_from_secs_f64(seconds).unwrap_or(LONG_PAUSE))
             }
-            Verdict::Outdated => self.outdated(reader, tenant, opened.scope_version).await?,
+            ScopeVerdict::Outdated => self.outdated(reader, tenant, opened.scope_version).await?,
         })
-    }
-
-    /// Handles rows that an older version of this projection wrote, as `on_version_change` says.
-    async fn outdated(
-        &self,
-        reader: &Arc<dyn Reader>,
-        tenant: &str,
-        rows_of: i32,
-    ) -> Result<BatchOutcome, Fault> {
-        let (name, version) = (reader.name(), i32::from(reader.version()));
-        let owned_tenant = tenant.to_owned();
-        match reader.on_version_change() {
-            OnVersionChange::Continue => {
-                self.call(move |connection| async move {
-                    projections::go_on(&connection, &owned_tenant, name, version).await
-                })
-                .await?;
-                return Ok(BatchOutcome::More);
-            }
-            OnVersionChange::Rebuild => {
-                let kind = if reader.generations() {
-                    RunKind::Shadow
-                } else {
-                    RunKind::Rebuild
-                };
-                let by = format!("version {version}");
-                let (tenant, projection) = (owned_tenant, name.to_owned());
-                let version = Some(version);
-                let request = Request {
-                    tenant,
-                    projection,
-                    kind,
-                    from: 0,
-                    to: None,
-                    force: true,
-                    by,
-                    version,
-                };
-                self.call(move |connection| async move {
-                    runs::request(&connection, &request).await.map(drop)
-                })
-                .await?;
-                self.pool.inner.log.wake_runs();
-            }
-            OnVersionChange::Offer => {
-                tracing::warn!(
-                    projection = name,
-                    tenant,
-                    "the rows are those of version {rows_of}, this build has version {version}: to update them, run `durable projections rebuild {name} --tenant {tenant}`"
-                );
-                self.offer(vec![(name, version)], Some(owned_tenant))
-                    .await?;
-            }
-        }
-        Ok(BatchOutcome::Wait(LONG_PAUSE))
-    }
-
-    /// Records all scopes that need a rebuild by this build. The projector calls this function once
-    /// at the start; `outdated` records a scope when a batch finds rows of an older version.
-    pub(crate) async fn offer_all(&self) -> Result<(), Fault> {
-        let offering = self
-            .readers
-            .iter()
-            .filter(|reader| reader.on_version_change() == OnVersionChange::Offer);
-        self.offer(
-            offering
-                .map(|reader| (reader.name(), reader.version().into()))
-                .collect(),
-            None,
-        )
-        .await
-    }
-
-    async fn offer(
-        &self,
-        builds: Vec<(&'static str, i32)>,
-        tenant: Option<String>,
-    ) -> Result<(), Fault> {
-        self.call(move |connection| async move {
-            projections::offer(&connection, &builds, tenant.as_deref()).await
-        })
-        .await
     }
 
     async fn failed(
         &self,
         reader: &Arc<dyn Reader>,
         tenant: &str,
-        opened: &Opened,
+        opened: &OpenedScope,
         trouble: ApplyFailure,
         limit: &mut i32,
     ) -> Result<BatchOutcome, Fault> {
@@ -458,105 +377,6 @@ impl Projector {
         })
     }
 
-    /// Applies one parked event of a scope again, in a transaction of its own.
-    pub(crate) async fn redrive(
-        &self,
-        reader: &Arc<dyn Reader>,
-        tenant: &str,
-        position: i64,
-    ) -> BatchOutcome {
-        self.try_redrive(reader, tenant, position)
-            .await
-            .unwrap_or_else(|fault| lost(reader.name(), tenant, &fault))
-    }
-
-    async fn try_redrive(
-        &self,
-        reader: &Arc<dyn Reader>,
-        tenant: &str,
-        position: i64,
-    ) -> Result<BatchOutcome, Fault> {
-        let mut tx = self.begin().await?;
-        let ask = Ask {
-            redrive: Some(position),
-            ..self.ask(reader.as_ref(), tenant, 1, true)
-        };
-        let opened = projections::open(&mut tx, &self.target, &ask).await?;
-        if opened.verdict != Verdict::Go {
-            tx.finish("commit").await?;
-            return Ok(if opened.verdict == Verdict::Locked {
-                BatchOutcome::Wait(LOCKED_PAUSE)
-            } else {
-                BatchOutcome::Idle
-            });
-        }
-        let cx = ProjectionContext {
-            tenant,
-            generation: opened.generation,
-            replaying: false,
-            tx: &mut tx,
-        };
-        let gone = || ApplyFailure::Failed {
-            message: "the event is no longer in the log".into(),
-            fatal: true,
-        };
-        let applied = match opened.events.is_empty() {
-            true => Err(gone()),
-            false => {
-                guarded(
-                    self.timeout(reader.as_ref()),
-                    reader.apply(&opened.events, cx),
-                )
-                .await
-            }
-        };
-        let done = match applied {
-            Ok(()) => {
-                self.close_redrive(tx, (tenant, reader.name(), position))
-                    .await
-            }
-            Err(trouble) => {
-                undo(tx).await;
-                Err(trouble)
-            }
-        };
-        let message = match done {
-            Ok(()) => return Ok(BatchOutcome::Idle),
-            Err(ApplyFailure::Busy(message)) => return Err(Fault::Busy(message)),
-            Err(ApplyFailure::Outage { message, .. } | ApplyFailure::Failed { message, .. }) => {
-                message
-            }
-        };
-        tracing::warn!(
-            projection = reader.name(),
-            tenant,
-            position,
-            "a parked event could not be applied: {message}"
-        );
-        let (owned_tenant, name) = (tenant.to_owned(), reader.name());
-        self.call(move |connection| async move {
-            projections::redrive_failed(&connection, (&owned_tenant, name, position), &message)
-                .await
-        })
-        .await
-        .map(|()| BatchOutcome::Idle)
-    }
-
-    /// Marks the failure of a parked event as resolved and commits. Does not commit if the event is
-    /// not parked any more.
-    async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), ApplyFailure> {
-        match projections::redriven(&mut tx, &self.target, key).await {
-            Ok(parked) => tx
-                .finish(if parked { "commit" } else { "rollback" })
-                .await
-                .map_err(ApplyFailure::of),
-            Err(fault) => {
-                undo(tx).await;
-                Err(ApplyFailure::of(fault))
-            }
-        }
-    }
-
     pub(crate) async fn call<T, F, Fut>(&self, act: F) -> Result<T, Fault>
     where
         T: Send + 'static,
@@ -564,9 +384,10 @@ impl Projector {
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
         self.pool
+            .connections
             .call_for_engine(act)
             .await
-            .map_err(|error: Error| Fault::Away(error.to_string()))?
+            .map_err(|error: Error| Fault::Away(chain(&error)))?
     }
 }
 
@@ -584,7 +405,7 @@ pub(crate) fn shrunk(limit: i32, events: usize) -> i32 {
 }
 
 /// Returns the outcome of a batch for which the transaction failed before user code ran in it.
-fn lost(projection: &str, tenant: &str, fault: &Fault) -> BatchOutcome {
+pub(super) fn lost(projection: &str, tenant: &str, fault: &Fault) -> BatchOutcome {
     let error = fault.message();
     if let Fault::Refused { .. } = fault {
         tracing::warn!(projection, tenant, error, "a batch could not begin");

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::{
     codec,
-    error::{Error, StepError, fatal, storable},
+    error::{Error, StepError, chain, fatal, storable},
     event::{Events, Recorded},
     id::NAME_BYTES_MAX,
     policy::Policy,
@@ -36,9 +36,9 @@ pub(crate) trait Reader: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<Digest>, StepError>>;
 }
 
-struct Typed<P>(P);
+struct TypedProjection<P>(P);
 
-impl<P: Projection> Reader for Typed<P> {
+impl<P: Projection> Reader for TypedProjection<P> {
     fn name(&self) -> &'static str {
         P::NAME
     }
@@ -116,7 +116,7 @@ pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Er
     if P::Events::NAMES.is_empty() {
         return Err(refused("it reads no events".into()));
     }
-    Ok(Arc::new(Typed(projection)))
+    Ok(Arc::new(TypedProjection(projection)))
 }
 
 /// Why a transaction of a projection failed after it had begun.
@@ -232,8 +232,8 @@ fn outage(error: &StepError) -> Option<ApplyFailure> {
     let fault = error.causes().find_map(|cause| {
         let of_ours = cause.downcast_ref::<Error>().and_then(|error| {
             match (error.is_transient(), error.is_unknown()) {
-                (true, _) => Some(Fault::Away(error.to_string())),
-                (_, true) => Some(Fault::Lost(error.to_string())),
+                (true, _) => Some(Fault::Away(chain(error))),
+                (_, true) => Some(Fault::Lost(chain(error))),
                 _ => None,
             }
         });

@@ -1,4 +1,4 @@
--- called by: store::audit::Inspect::audit     index: audit_pkey
+-- called by: store::audit::list     index: audit_pkey
 -- locks: nothing
 select a.id, a.at, a.actor, a.source, a.channel, a.action, a.subject, a.succeeded, a.outcome, a.ended_at
 from gen_durable.audit a

@@ -15,5 +15,5 @@ begun as (
     from free where i.id = free.id
     returning i.id
 )
-select exists (select from begun),
-    exists (select from gen_durable.instances i where i.id = $1 and i.claim_epoch = $2 and i.step_seq = $3)
+select exists (select from begun) as recorded,
+    exists (select from gen_durable.instances i where i.id = $1 and i.claim_epoch = $2 and i.step_seq = $3) as valid

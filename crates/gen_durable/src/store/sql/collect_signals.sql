@@ -14,4 +14,4 @@ with old as materialized (
 gone as (
     delete from gen_durable.signals s using old where s.id = old.id returning old.consumed_at
 )
-select count(*), max(consumed_at) from gone
+select count(*) as count, max(consumed_at) as last_consumed_at from gone

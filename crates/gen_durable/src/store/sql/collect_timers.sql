@@ -13,4 +13,4 @@ with old as materialized (
 gone as (
     delete from gen_durable.timers t using old where t.id = old.id returning old.ended_at
 )
-select count(*), max(ended_at) from gone
+select count(*) as count, max(ended_at) as last_ended_at from gone

@@ -1,4 +1,4 @@
--- called by: store::oversight::Inspect::projection_failures     index: projection_failures_left, events_log
+-- called by: store::scopes::failures_page     index: projection_failures_left, events_log
 -- locks: nothing
 -- Returns a page of unresolved failures of projections in the order of projection, tenant and
 -- position: of all scopes, of one projection, or of one scope.
@@ -15,7 +15,7 @@ with page as materialized (
      where f.projection = $1 and f.tenant = $2 and f.resolved_at is null and f.position > $5
      order by f.position limit $6)
 )
-select f.tenant, f.projection, f.position, f.attempts, f.state, f.error, f.first_at, f.last_at, f.resolved_at, e.name, f.redrive
+select f.tenant, f.projection, f.position, f.attempts, f.state, f.error, f.first_at, f.last_at, f.resolved_at, e.name as event, f.redrive
 from page f
 left join gen_durable.events e on e.tenant = f.tenant and e.position = f.position
 order by f.projection, f.tenant, f.position

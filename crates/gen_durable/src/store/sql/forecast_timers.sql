@@ -20,7 +20,7 @@ part as materialized (
         gen_durable.clock() + make_interval(secs => $1 * (n + 1) / $2) + case n when $2 - 1 then interval '1 us' else '0' end as until
     from generate_series(0, $2 - 1) n
 )
-select part.n, counted.kind, counted.count
+select part.n as part, counted.kind, counted.count
 from part
 cross join lateral (
     select 'sleep' as kind, count(*) from (

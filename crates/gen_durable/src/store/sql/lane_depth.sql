@@ -11,6 +11,6 @@ select
               and i.tenant = l.tenant and i.lane_key = l.key
             limit 10001
         ) stands
-        limit 10001) depth),
+        limit 10001) stands) as depth,
     (select count(*) from (
-        select from gen_durable.instances i where i.in_lane and i.status = 'failed' limit 10001) blocked)
+        select from gen_durable.instances i where i.in_lane and i.status = 'failed' limit 10001) failed) as blocked

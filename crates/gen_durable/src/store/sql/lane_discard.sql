@@ -1,5 +1,5 @@
--- called by: store::lane::discard     index: instances_blocked, instances_pkey, lanes_pkey
--- locks: the head of the lane, if the head failed and blocks the lane; then the lane
+-- called by: store::lane::discard     index: instances_blocked, instances_pkey
+-- locks: the head of the lane, if the head failed and blocks the lane
 -- Cancels the failed head of a blocked lane. The head leaves its lane, and the next placement
 -- promotes its successor. The commit that failed the head already notified the parent of the head.
 -- The statement locks the head's row before it draws the arrival number, so that the transaction
@@ -15,4 +15,4 @@ set status = 'cancelled', in_lane = false, arrival_no = nextval('gen_durable.arr
     settled_at = gen_durable.clock(), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
-returning i.id, i.queue, i.priority, i.eligible_at, gen_durable._clear_lane_workers(array[i.id])
+returning i.id, i.queue, i.priority, i.eligible_at

@@ -1,5 +1,5 @@
--- called by: store::lane::skip     index: instances_blocked, instances_pkey, lanes_pkey
--- locks: the head of the lane, if the head failed and blocks the lane; then the lane
+-- called by: store::lane::skip     index: instances_blocked, instances_pkey
+-- locks: the head of the lane, if the head failed and blocks the lane
 -- Removes the failed head of a blocked lane from the lane. The head stays failed, and the next
 -- placement promotes its successor. The statement locks the head's row before it draws the arrival
 -- number, so that the transaction has an id: see `_place_new`.
@@ -12,4 +12,4 @@ update gen_durable.instances i
 set in_lane = false, arrival_no = nextval('gen_durable.arrival_numbers'), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
-returning i.id, i.queue, i.priority, i.eligible_at, gen_durable._clear_lane_workers(array[i.id])
+returning i.id, i.queue, i.priority, i.eligible_at

@@ -52,13 +52,13 @@ select page.tenant, page.key,
         select from gen_durable.instances i
         where i.lane_hash = gen_durable._lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
           and i.tenant = page.tenant and i.lane_key = page.key
-        limit 10001) depth),
-    coalesce((select arrived.count from arrived where arrived.tenant = page.tenant and arrived.key = page.key), 0),
+        limit 10001) depth) as depth,
+    coalesce((select arrived.count from arrived where arrived.tenant = page.tenant and arrived.key = page.key), 0) as awaiting_placement,
     (select i.id from gen_durable.instances i
      where i.lane_hash = gen_durable._lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
        and i.tenant = page.tenant and i.lane_key = page.key
      order by i.lane_hash, i.lane_position
-     limit 1)
+     limit 1) as head
 from page
 left join gen_durable.lanes l on l.tenant = page.tenant and l.key = page.key
 order by page.tenant, page.key

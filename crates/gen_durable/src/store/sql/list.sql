@@ -1,4 +1,4 @@
--- called by: store::inspect::Inspect::list     index: instances_pkey, backwards
+-- called by: store::inspect::list     index: instances_pkey, backwards
 -- locks: nothing
 select id, tenant, machine, machine_version, step, data::text, state::text, status::text, result::text, last_error, queue, priority,
     attempt, eligible_at, inserted_at, updated_at, settled_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,

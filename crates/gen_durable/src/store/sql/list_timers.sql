@@ -54,10 +54,10 @@ armed as (
         order by t.due_at, t.id limit $1
     ) found
 )
-select kind, id, due_at, instance_id, machine, schedule, cycle, step, due_at < gen_durable.clock(),
+select kind, id, due_at, instance_id, machine, schedule, cycle, step, due_at < gen_durable.clock() as overdue,
     schedule is null or exists (select from gen_durable.workers w
-        where w.lease_expires_at > statement_timestamp() and schedule = any (w.schedules)),
-    gen_durable.clock(), number
+        where w.lease_expires_at > statement_timestamp() and schedule = any (w.schedules)) as served,
+    gen_durable.clock() as now, number
 from (select * from sleeping union all select * from waiting union all select * from armed) due
 where not $2 or due_at < gen_durable.clock()
 order by due_at, number

@@ -1,4 +1,4 @@
--- called by: store::inspect::Inspect::no_worker_for     index: none: it reads the whole table, for operators
+-- called by: store::inspect::no_worker_for     index: none: it reads the whole table, for operators
 -- locks: nothing
 -- Counts the instances that have not settled and that no live worker can run. The step is null if
 -- no live worker runs the machine and version at all.
@@ -18,7 +18,7 @@ no_worker_for as (
         select from gen_durable.workers w
         where w.lease_expires_at > statement_timestamp() and gen_durable._knows_step(w.steps, l.machine, l.machine_version, l.step))
 )
-select u.machine, u.machine_version, u.step, sum(u.instances)::bigint
+select u.machine, u.machine_version, u.step, sum(u.instances)::bigint as count
 from no_worker_for u
 group by u.machine, u.machine_version, u.step
 order by u.machine, u.machine_version, u.step nulls first

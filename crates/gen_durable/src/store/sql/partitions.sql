@@ -37,9 +37,9 @@ select page.tenant, page.key,
     (select count(*) from (
         select from gen_durable.instances i
         where i.tenant = page.tenant and i.partition_key = page.key and i.partition_waiting
-        limit 10001) waits),
+        limit 10001) waits) as waiting,
     (select i.id from gen_durable.instances i
      where i.tenant = page.tenant and i.partition_key = page.key and not i.partition_waiting
-       and (i.status in ('runnable', 'executing') or i.locked_by is not null))
+       and (i.status in ('runnable', 'executing') or i.locked_by is not null)) as holder
 from page
 order by page.tenant, page.key

@@ -1,4 +1,4 @@
--- called by: store::oversight::Inspect::projections     index: projections_by_name, projections_pkey, events_log
+-- called by: store::scopes::page     index: projections_by_name, projections_pkey, events_log
 -- locks: nothing
 -- Returns a page of projection scopes in the order of projection and tenant. The statement reads
 -- one of three index ranges: the scopes of a tenant, the scopes of a projection, or all scopes.
@@ -16,12 +16,12 @@ with page as materialized (
      order by p.projection limit $5)
 )
 select p.tenant, p.projection, p.partition, p.version, p.generation, p.position, h.log_position, p.status, p.attempts, p.retry_at,
-    p.last_error, p.owner::text, w.host, w.pid, coalesce(p.owned_until > statement_timestamp(), false),
+    p.last_error, p.owner::text as owner, w.host, w.pid, coalesce(p.owned_until > statement_timestamp(), false) as owned,
     (select extract(epoch from gen_durable.clock() - e.at)::float8 from gen_durable.events e
-     where e.tenant = p.tenant and e.position = p.position + 1),
+     where e.tenant = p.tenant and e.position = p.position + 1) as lag_seconds,
     p.replaying_to, p.applied, p.digest, p.digest_position, p.digest_at, p.updated_at,
-    exists (select from gen_durable.workers l where l.lease_expires_at > statement_timestamp() and p.projection = any (l.projections)),
-    case when p.offered > p.version then p.offered end
+    exists (select from gen_durable.workers l where l.lease_expires_at > statement_timestamp() and p.projection = any (l.projections)) as served,
+    case when p.offered > p.version then p.offered end as offered
 from page p
 cross join lateral (
     select coalesce((

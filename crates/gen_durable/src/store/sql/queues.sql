@@ -1,4 +1,4 @@
--- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_partition_waiting, instances_arrival_no
+-- called by: store::inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_partition_waiting, instances_arrival_no
 -- locks: nothing
 -- Returns the queues with the numbers of their instances. The statement reads suspects from their
 -- own index, so that the list includes a queue that has only suspects. It counts instances that
@@ -46,13 +46,14 @@ named as (
     union select queue from waiting
 )
 select named.name,
-    exists (select from gen_durable.queues q where q.name = named.name and q.paused_at is not null),
+    (select q.paused_at from gen_durable.queues q where q.name = named.name) as paused_at,
+    (select q.paused_by from gen_durable.queues q where q.name = named.name and q.paused_at is not null) as paused_by,
     (select count(*) from (
         select from gen_durable.instances i
         where i.queue = named.name and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and i.eligible_at <= gen_durable.clock()
-        limit 10001) due) + coalesce((select suspects.due from suspects where suspects.queue = named.name), 0),
-    coalesce((select executing.count from executing where executing.queue = named.name), 0),
-    coalesce((select waiting.queued from waiting where waiting.queue = named.name), 0),
-    coalesce((select waiting.partition_waiting from waiting where waiting.queue = named.name), 0)
+        limit 10001) due) + coalesce((select suspects.due from suspects where suspects.queue = named.name), 0) as due,
+    coalesce((select executing.count from executing where executing.queue = named.name), 0) as executing,
+    coalesce((select waiting.queued from waiting where waiting.queue = named.name), 0) as queued,
+    coalesce((select waiting.partition_waiting from waiting where waiting.queue = named.name), 0) as partition_waiting
 from named
 order by named.name

@@ -1,7 +1,6 @@
--- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_worker, instances_lane
+-- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey
 -- locks: the expired worker's row first (so that the worker cannot renew its lease before this
--- transaction ends), then instances by id, then the lanes of the worker, in both cases skipping
--- rows that another transaction holds
+-- transaction ends), then instances by id, skipping rows that another transaction holds
 -- Makes the instances that an expired worker had claimed runnable again. For an instance with
 -- crash_count = 0 the crash counts (attempt + 1, crash_count + 1), whether the step had begun or
 -- not. After that first crash `begin_step` records the start of the step, and a crash counts only
@@ -24,18 +23,6 @@ held as materialized (
     limit $2
     for no key update skip locked
 ),
--- Finds the heads of lanes that the expired worker ran without a claim. If another transaction is
--- committing the result of a head, this call skips that lane, and the next call finds the new head.
-lane_heads as materialized (
-    select h.* from expired cross join lateral gen_durable._worker_lane_heads(expired.id, '', '', 10000) h
-),
-running as materialized (
-    select i.id, i.crash_count = 0 or i.begun_epoch is not distinct from i.claim_epoch as counts
-    from gen_durable.instances i
-    where i.id = any (array(select lane_heads.id from lane_heads where lane_heads.status = 'queued')) and i.status = 'queued' and (i.in_lane or i.partition_waiting)
-    order by i.id
-    for no key update skip locked
-),
 reaped as (
     update gen_durable.instances i
     set status = case when blame.counts and i.crash_count + 1 >= $3 then 'stuck' else 'runnable' end::gen_durable.durable_status,
@@ -48,36 +35,14 @@ reaped as (
         last_error = case when blame.counts and i.crash_count + 1 >= $3
                           then 'the worker crashed ' || (i.crash_count + 1) || ' times while it ran the step' else i.last_error end,
         -- An instance that becomes runnable keeps its lane, and stays the partition holder if it
-        -- was the holder. An instance that was queued was not the holder, so it waits for the
-        -- partition. An instance that becomes stuck frees the partition: placement finds its
+        -- was the holder. An instance that becomes stuck frees the partition: placement finds its
         -- arrival number and chooses the next holder.
-        partition_waiting = i.status = 'queued' and i.partition_key is not null and not (blame.counts and i.crash_count + 1 >= $3),
-        arrival_no = case when i.partition_key is not null and (i.status = 'queued' or blame.counts and i.crash_count + 1 >= $3)
+        arrival_no = case when i.partition_key is not null and blame.counts and i.crash_count + 1 >= $3
                        then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
         updated_at = gen_durable.clock()
-    from (select * from held union all select * from running) blame
+    from held blame
     where i.id = blame.id
     returning i.id, i.machine, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts
-),
--- Selects the lanes of which the expired worker stops being the lane worker. Skips a lane that
--- another transaction has locked: a caller may be cancelling a head that another worker runs in the
--- lane by now. A skipped lane keeps the expired worker as its lane worker, which has no effect
--- while the head of the lane is not queued.
-left_over as materialized (
-    select l.tenant, l.key from lane_heads
-    join gen_durable.lanes l on l.tenant = lane_heads.tenant and l.key = lane_heads.key
-    -- Checks the lane worker of the lane a second time, under the row lock of the lane: another
-    -- worker may have become the lane worker and run the head.
-    where coalesce(l.worker_id, '00000000-0000-0000-0000-000000000000') = (select id from expired)
-      and (lane_heads.id is null or lane_heads.id in (select id from reaped)
-           or lane_heads.status <> 'queued' and lane_heads.locked_by is distinct from (select id from expired))
-    order by l.tenant, l.key
-    for update of l skip locked
-),
-unled as (
-    update gen_durable.lanes l set worker_id = null
-    from left_over free
-    where l.tenant = free.tenant and l.key = free.key
 ),
 -- Inserts history rows for the crashes that count, after the statement has updated all instances.
 recorded as materialized (

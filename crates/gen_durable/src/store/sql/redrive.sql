@@ -1,4 +1,4 @@
--- called by: store::projections::redrive     index: projection_failures_pkey
+-- called by: store::redrive::mark     index: projection_failures_pkey
 -- locks: the failures' rows
 update gen_durable.projection_failures f
 set redrive = true

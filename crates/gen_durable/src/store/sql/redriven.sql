@@ -1,4 +1,4 @@
--- called by: store::projections::redriven     index: projection_failures_pkey
+-- called by: store::redrive::applied     index: projection_failures_pkey
 -- locks: the failure's row
 -- Records the outcome of a redrive: without an error ($4) the failure becomes resolved, otherwise
 -- the event stays parked.

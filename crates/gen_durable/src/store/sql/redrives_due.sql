@@ -1,4 +1,4 @@
--- called by: store::projections::redrives     index: projection_failures_redrive, projections_pkey, projection_runs_open
+-- called by: store::redrive::marked     index: projection_failures_redrive, projections_pkey, projection_runs_open
 -- locks: nothing
 -- Returns the parked events that are marked for a redrive. Leaves out an event if `_project_open`
 -- would block its redrive: the cursor of the scope is before the event, or a run of the scope is

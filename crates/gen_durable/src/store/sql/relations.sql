@@ -1,6 +1,6 @@
 -- called by: store::explain::relations     index: signals_inbox, instances_children
 -- locks: nothing
-select 'signal', s.name, count(*)
+select 'signal' as kind, s.name as name, count(*) as count
 from gen_durable.signals s
 where s.target_id = $1 and s.consumed_at is null
 group by s.name

@@ -1,5 +1,5 @@
--- called by: store::lease::release     index: instances_pkey, lanes_pkey
--- locks: instances by id, in order, skipping rows that another transaction holds; then their lanes
+-- called by: store::lease::release     index: instances_pkey
+-- locks: instances by id, in order, skipping rows that another transaction holds
 -- Frees the lanes and partition keys of cancelled instances after their steps have ended. Finds an
 -- instance by the claim that its step had, since the cancel raised the instance's claim_epoch by
 -- one. Returns the instances that another transaction has locked, so that the caller tries them
@@ -18,4 +18,4 @@ free as materialized (
 released as materialized (
     select gen_durable._release(array(select free.id from free)) as ids
 )
-select array(select mine.id from mine where mine.id <> all (released.ids)), released.ids from released
+select array(select mine.id from mine where mine.id <> all (released.ids)) as locked, released.ids as released from released

@@ -11,13 +11,7 @@ with held as materialized (
 )
 update gen_durable.instances i
 set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
-    eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
-    -- A queued instance was not the holder of its partition key, so it has to wait for the
-    -- partition.
-    partition_waiting = i.status = 'queued' and i.partition_key is not null,
-    arrival_no = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
+    eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
 from held
--- Includes queued instances, because a head that this worker runs in a lane without a claim is
--- still queued.
-where i.id = held.id and i.status in ('executing', 'queued')
+where i.id = held.id and i.status = 'executing'
 returning i.id

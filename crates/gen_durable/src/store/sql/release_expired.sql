@@ -1,7 +1,6 @@
--- called by: store::lease::release_expired     index: workers_pkey, instances_held, instances_pkey, lanes_pkey
+-- called by: store::lease::release_expired     index: workers_pkey, instances_held, instances_pkey
 -- locks: the expired worker's row first, so that the worker cannot renew its lease before this
--- transaction ends; then instances by id, skipping rows that another transaction holds; then their
--- lanes
+-- transaction ends; then instances by id, skipping rows that another transaction holds
 -- Frees the lanes and partition keys that cancelled instances kept while their step ran, after the
 -- worker of the step has expired: the step counts as ended.
 with expired as materialized (

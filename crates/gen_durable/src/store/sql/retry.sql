@@ -38,7 +38,7 @@ again as (
     where i.id = stood.id
     returning i.id, i.step_seq, i.claim_epoch, i.status, i.step, i.queue, i.priority, i.eligible_at
 ),
-told as (
+recorded as (
     insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
     select again.id, again.step_seq, again.claim_epoch, gen_durable.clock(), 0, again.status, 'operator_retry', stood.step, again.step

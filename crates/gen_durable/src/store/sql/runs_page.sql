@@ -1,4 +1,4 @@
--- called by: store::oversight::Inspect::projection_runs     index: projection_runs_pkey, projection_runs_by_name, projection_runs_by_scope
+-- called by: store::runs::page     index: projection_runs_pkey, projection_runs_by_name, projection_runs_by_scope
 -- locks: nothing
 -- Returns a page of runs of projections, the newest first: of all runs, of one projection, or of
 -- one scope.
@@ -16,8 +16,8 @@ with page as materialized (
      order by r.id desc limit $4)
 )
 select r.id, r.tenant, r.projection, r.kind, r.status, r.generation, r.position,
-    coalesce(case when r.kind in ('shadow', 'verify') and r.finished_at is null then p.position end, r.target),
-    r.verdict, r.error, r.requested_by, r.inserted_at, r.started_at, r.updated_at, r.finished_at, r.owner::text
+    coalesce(case when r.kind in ('shadow', 'verify') and r.finished_at is null then p.position end, r.target) as target,
+    r.verdict, r.error, r.requested_by, r.inserted_at, r.started_at, r.updated_at, r.finished_at, r.owner::text as owner
 from page r
 left join gen_durable.projections p on p.tenant = r.tenant and p.projection = r.projection
 order by r.id desc

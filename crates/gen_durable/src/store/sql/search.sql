@@ -4,7 +4,7 @@
 -- search among millions of rows has a known cost.
 select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.settled_at, looked.key,
-    looked.parent_id, left(looked.last_error, 500), looked.awaits
+    looked.parent_id, left(looked.last_error, 500) as last_error, looked.awaits
 from (
     select * from gen_durable.instances i where ($1::bigint is null or i.id < $1) order by i.id desc limit $2
 ) looked

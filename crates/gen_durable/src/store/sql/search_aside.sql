@@ -5,7 +5,7 @@
 -- alone, the planner may scan the primary key and read all done instances.
 select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.settled_at, looked.key,
-    looked.parent_id, left(looked.last_error, 500), looked.awaits
+    looked.parent_id, left(looked.last_error, 500) as last_error, looked.awaits
 from (
     (select i.* from gen_durable.instances i
      where $5::text <> 'executing'

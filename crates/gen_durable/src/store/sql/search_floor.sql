@@ -2,7 +2,7 @@
 -- locks: nothing
 -- Returns the lowest id that a search has read. The next page begins below that id; if no row has a
 -- smaller id, the search is complete.
-select min(looked.id), count(*)
+select min(looked.id) as lowest, count(*) as rows_read
 from (
     (select i.id from gen_durable.instances i
      where $3::text is null and ($1::bigint is null or i.id < $1)

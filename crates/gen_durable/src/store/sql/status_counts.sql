@@ -2,7 +2,7 @@
 -- locks: nothing
 -- Counts instances by machine, step and status, at most $1 of each status. Does not count done
 -- instances. The ORDER BY clauses make the planner use the indexes of this statement's header.
-select looked.machine, looked.machine_version, looked.step, looked.status::text, count(*)
+select looked.machine, looked.machine_version, looked.step, looked.status::text, count(*) as count
 from (
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting

@@ -1,9 +1,9 @@
 -- called by: store::timer::of     index: instances_pkey, timers_repeating
 -- locks: nothing
 -- Returns the due times of one instance: of its sleep, of its deadline, and of the repeating timers
--- of its wait. The statement has the same columns as list_timers.sql.
-select kind, id, due_at, $1::bigint, machine, null::text, cycle, step, due_at < gen_durable.clock(), true, gen_durable.clock(),
-    case when id is null then $1 * 2 else id * 2 + 1 end
+-- of its wait. The statement has the columns of list_timers.sql except the cursor.
+select kind, id, due_at, $1::bigint as instance_id, machine, null::text as schedule, cycle, step,
+    due_at < gen_durable.clock() as overdue, true as served, gen_durable.clock() as now
 from (
     select 'sleep' as kind, null::bigint as id, i.eligible_at as due_at, i.machine, null::text as cycle, i.step
     from gen_durable.instances i

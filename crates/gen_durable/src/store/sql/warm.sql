@@ -4,4 +4,4 @@
 -- load catalog entries and plan their statements, which takes as long as several commits. Writes
 -- nothing.
 select (select count(*) from gen_durable._write_step_results('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', null)),
-    (select count(*) from gen_durable._promote_successors('{}', '{}', '{}', null, 0, '{}'))
+    (select count(*) from gen_durable._promote_successors('{}', '{}', null, 0, '{}'))

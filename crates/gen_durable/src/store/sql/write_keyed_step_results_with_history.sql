@@ -3,7 +3,7 @@
 -- Writes step results as write_keyed_step_results.sql does, and inserts history rows as
 -- write_step_results_with_history.sql does: one row per committed result with recorded history.
 with written as materialized (
-    select * from gen_durable._write_keyed_step_results($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $20, $21, $22::text::uuid, $23, $24)
+    select * from gen_durable._write_keyed_step_results($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $20, $21::text::uuid, $22, $23)
 ),
 ended as materialized (
     select e.*
@@ -12,7 +12,7 @@ ended as materialized (
         as e(id, epoch, seq, status, step, error, from_step, outcome, attempt, took, failure)
     where e.id = any (array(select unnest(written.marks) from written))
 ),
-told as (
+recorded as (
     insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, error, worker)
     select e.id, e.seq + 1, e.epoch + (e.status <> 'executing')::int, gen_durable.clock(), e.took, coalesce(e.attempt, 0),

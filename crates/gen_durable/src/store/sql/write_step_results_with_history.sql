@@ -14,7 +14,7 @@ ended as materialized (
         as e(id, epoch, seq, status, step, error, from_step, outcome, attempt, took, failure)
     join written on written.id = e.id
 ),
-told as (
+recorded as (
     insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, error, worker)
     select e.id, e.seq + 1, e.epoch + (e.status <> 'executing')::int, gen_durable.clock(), e.took, coalesce(e.attempt, 0),

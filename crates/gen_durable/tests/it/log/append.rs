@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gen_durable::{Context, Event, Job, Lab, Machine, Outcome, StepError, done, next};
+use gen_durable::{
+    Context, Event, Job, Machine, Outcome, StepError, done, next, projection::Scope, testing::Lab,
+};
 use serde::{Deserialize, Serialize};
 
 use super::board::{Paid, Shipped, rows};
@@ -398,7 +400,11 @@ async fn a_trim_deletes_only_events_below_the_cursors_of_all_projections_and_kee
         .unwrap();
     lab.drain().await;
     // A trim of the log keeps events that an open run of a projection has not read yet.
-    let run = lab.projections().verify("u", "board").await.unwrap();
+    let run = lab
+        .projections()
+        .verify(Scope::new("board").of("u"))
+        .await
+        .unwrap();
     assert_eq!(lab.events().trim("u", 5, now).await.unwrap(), 0);
     assert!(lab.projections().cancel(run, "enough").await.unwrap());
     lab.record_all("u", (1..=10).map(|cents| Paid { cents }))
@@ -424,20 +430,21 @@ async fn a_trim_deletes_only_events_below_the_cursors_of_all_projections_and_kee
     // A projection does not skip a gap in the log positions: the engine halts the scope.
     let status = lab
         .projections()
-        .status("u", "board")
+        .status(Scope::new("board").of("u"))
         .await
         .unwrap()
         .unwrap();
-    assert_eq!((status.status.as_str(), status.position), ("halted", 10));
+    assert_eq!((status.status.name(), status.position), ("halted", 10));
     assert!(status.last_error.unwrap().contains("trimmed"));
     // The engine halts a scope, too, if the gap is at the beginning of the log.
     assert_eq!(
         lab.projections()
-            .status("t", "board")
+            .status(Scope::new("board").of("t"))
             .await
             .unwrap()
             .unwrap()
-            .status,
+            .status
+            .name(),
         "halted"
     );
 }

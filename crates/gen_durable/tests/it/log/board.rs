@@ -2,8 +2,10 @@
 //! events.
 
 use gen_durable::{
-    Context, Digest, Event, Job, Lab, PoisonPolicy, Policy, Projection, ProjectionContext,
-    Recorded, SECOND, StepError,
+    Context, Event, Job, Policy, SECOND, StepError,
+    client::Recorded,
+    projection::{Digest, PoisonPolicy, Projection, ProjectionContext},
+    testing::Lab,
 };
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use gen_durable::{
-    Engine, PoisonPolicy, Projection, ProjectionContext, Recorded, SECOND, StepError,
+    Engine, SECOND, StepError,
+    client::Recorded,
+    projection::{PoisonPolicy, Projection, ProjectionContext, Scope, ScopeFilter},
 };
 use tokio::sync::Semaphore;
 
@@ -36,14 +38,14 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
     );
     let status = async || {
         lab.projections()
-            .status("t", "board")
+            .status(Scope::new("board").of("t"))
             .await
             .unwrap()
             .unwrap()
     };
     let seen = status().await;
     assert_eq!(
-        (seen.status.as_str(), seen.position, seen.attempts),
+        (seen.status.name(), seen.position, seen.attempts),
         ("retrying", 2, 1)
     );
     assert_eq!(
@@ -58,13 +60,13 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
     );
     lab.skip(SECOND).await;
     assert_eq!(
-        (status().await.status.as_str(), status().await.attempts),
+        (status().await.status.name(), status().await.attempts),
         ("retrying", 2)
     );
     lab.skip(2 * SECOND).await;
     let seen = status().await;
     assert_eq!(
-        (seen.status.as_str(), seen.position, seen.attempts),
+        (seen.status.name(), seen.position, seen.attempts),
         ("halted", 2, 3)
     );
     assert!(
@@ -74,7 +76,7 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
     );
     let failures = lab
         .projections()
-        .failures(Some("t"), None, false)
+        .failures(ScopeFilter::default().tenant("t"))
         .await
         .unwrap();
     assert_eq!(failures.len(), 1, "once for each event");
@@ -82,7 +84,7 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
         (
             failures[0].position,
             failures[0].attempts,
-            failures[0].state.as_str()
+            failures[0].state.name()
         ),
         (3, 3, "halted")
     );
@@ -100,27 +102,37 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
     let fixed = super::failures::again(fixed, Board::new(&schema));
     fixed.drain().await;
     assert_eq!(board(&fixed, "t").await, [1, 2], "the scope has halted");
-    assert!(fixed.projections().retry("t", "board").await.unwrap());
-    assert!(!fixed.projections().retry("t", "board").await.unwrap());
+    assert!(
+        fixed
+            .projections()
+            .retry(Scope::new("board").of("t"))
+            .await
+            .unwrap()
+    );
+    assert!(
+        !fixed
+            .projections()
+            .retry(Scope::new("board").of("t"))
+            .await
+            .unwrap()
+    );
     fixed.drain().await;
     assert_eq!(board(&fixed, "t").await, [1, 2, 3, 4, 5]);
     assert_eq!(
         fixed
             .projections()
-            .failures(None, None, false)
+            .failures(ScopeFilter::default())
             .await
             .unwrap(),
         []
     );
     let resolved = fixed
         .projections()
-        .failures(None, None, true)
+        .failures(ScopeFilter::default())
+        .include_resolved()
         .await
         .unwrap();
-    assert_eq!(
-        (resolved.len(), resolved[0].state.as_str()),
-        (1, "resolved")
-    );
+    assert_eq!((resolved.len(), resolved[0].state.name()), (1, "resolved"));
     assert_eq!(
         rows(
             &fixed,
@@ -132,7 +144,7 @@ async fn an_event_that_a_projection_cannot_apply_is_retried_with_backoff_and_hal
 }
 
 /// Returns the lab with another build of the projection [`Board`].
-fn again(lab: gen_durable::Lab<()>, board: Board) -> gen_durable::Lab<()> {
+fn again(lab: gen_durable::testing::Lab<()>, board: Board) -> gen_durable::testing::Lab<()> {
     lab.project_instead(board)
 }
 
@@ -154,36 +166,51 @@ async fn a_projection_skips_a_parked_event_and_a_redrive_applies_only_that_event
     assert_eq!(board(&lab, "t").await, [1, 3, 5]);
     let status = lab
         .projections()
-        .status("t", "board")
+        .status(Scope::new("board").of("t"))
         .await
         .unwrap()
         .unwrap();
-    assert_eq!((status.status.as_str(), status.position), ("running", 5));
-    let parked = lab.projections().failures(None, None, false).await.unwrap();
+    assert_eq!((status.status.name(), status.position), ("running", 5));
+    let parked = lab
+        .projections()
+        .failures(ScopeFilter::default())
+        .await
+        .unwrap();
     let seen: Vec<_> = parked
         .iter()
-        .map(|f| (f.position, f.state.as_str(), f.attempts))
+        .map(|f| (f.position, f.state.name(), f.attempts))
         .collect();
     assert_eq!(seen, [(2, "parked", 1), (4, "parked", 1)]);
 
     let lab = again(lab, park(vec![4]));
     assert_eq!(
-        lab.projections().redrive("t", "board", None).await.unwrap(),
+        lab.projections()
+            .redrive(Scope::new("board").of("t"), None)
+            .await
+            .unwrap(),
         2
     );
     lab.drain().await;
     assert_eq!(board(&lab, "t").await, [1, 2, 3, 5]);
-    let left = lab.projections().failures(None, None, false).await.unwrap();
+    let left = lab
+        .projections()
+        .failures(ScopeFilter::default())
+        .await
+        .unwrap();
     assert_eq!((left.len(), left[0].position, left[0].attempts), (1, 4, 2));
     lab.drain().await;
     assert_eq!(
-        lab.projections().failures(None, None, false).await.unwrap()[0].attempts,
+        lab.projections()
+            .failures(ScopeFilter::default())
+            .await
+            .unwrap()[0]
+            .attempts,
         2,
         "one request causes one attempt"
     );
     assert_eq!(
         lab.projections()
-            .redrive("t", "board", Some(2))
+            .redrive(Scope::new("board").of("t"), Some(2))
             .await
             .unwrap(),
         0,
@@ -200,12 +227,12 @@ async fn an_event_that_a_projection_cannot_decode_halts_its_scope_without_a_retr
     lab.drain().await;
     let status = lab
         .projections()
-        .status("t", "board")
+        .status(Scope::new("board").of("t"))
         .await
         .unwrap()
         .unwrap();
     assert_eq!(
-        (status.status.as_str(), status.attempts, status.position),
+        (status.status.name(), status.attempts, status.position),
         ("halted", 1, 0)
     );
     assert!(
@@ -256,7 +283,10 @@ async fn a_slow_redrive_of_a_parked_event_delays_no_other_scope() {
         .unwrap();
     lab.drain().await;
     assert_eq!(
-        lab.projections().redrive("t", "board", None).await.unwrap(),
+        lab.projections()
+            .redrive(Scope::new("board").of("t"), None)
+            .await
+            .unwrap(),
         1
     );
     let (begun, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));

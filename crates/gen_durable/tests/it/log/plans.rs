@@ -5,7 +5,7 @@ use gen_durable::Pool;
 use tokio_postgres::Client;
 
 use crate::{
-    plans::Json,
+    contract::plans::Json,
     support::{apart, sql_at},
 };
 

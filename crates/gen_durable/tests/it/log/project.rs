@@ -2,7 +2,10 @@
 //! projection, with one engine and with many engines.
 
 use gen_durable::{
-    Engine, Error, Events, Projection, ProjectionContext, Recorded, Settings, StepError, fatal,
+    Engine, Error, Settings, StepError,
+    client::Recorded,
+    fatal,
+    projection::{Events, Projection, ProjectionContext, Scope},
 };
 
 use super::board::{Board, Paid, Shipped, TABLE, board, lab, rows, sql};
@@ -39,7 +42,7 @@ async fn a_projection_applies_recorded_events_and_moves_its_cursor_in_the_same_t
     );
     let status = lab
         .projections()
-        .status("a", "board")
+        .status(Scope::new("board").of("a"))
         .await
         .unwrap()
         .unwrap();
@@ -48,18 +51,18 @@ async fn a_projection_applies_recorded_events_and_moves_its_cursor_in_the_same_t
             status.position,
             status.log_position,
             status.lag(),
-            status.lag_seconds
+            status.lag_time
         ),
         (1_201, 1_201, 0, None)
     );
     assert_eq!(
-        (status.status.as_str(), status.generation, status.version),
+        (status.status.name(), status.generation, status.version),
         ("running", 1, 1)
     );
     assert!((0..1_024).contains(&status.partition));
     assert!(
         lab.projections()
-            .status("unknown", "board")
+            .status(Scope::new("board").of("unknown"))
             .await
             .unwrap()
             .is_none()
@@ -133,10 +136,10 @@ async fn a_projection_of_several_event_types_reads_all_of_them_in_log_order() {
     assert_eq!(seen, [["3"], ["-2"], ["4"]]);
 }
 
-fn engine(lab: &gen_durable::Lab<()>) -> Engine {
+fn engine(lab: &gen_durable::testing::Lab<()>) -> Engine {
     let board = Board::new(lab.pool().schema());
     let settings = Settings {
-        projectors: 2,
+        projection_concurrency: 2,
         projection_batch: 50,
         ..Settings::default()
     };

@@ -1,7 +1,10 @@
 //! Tests that combine parked events with runs: each event counts once in the table of the
 //! projection, whether a rebuild, a replay or a redrive applies the event.
 
-use gen_durable::{Lab, PoisonPolicy, RunRequest};
+use gen_durable::{
+    projection::{PoisonPolicy, RunRequest, Scope, ScopeFilter},
+    testing::Lab,
+};
 
 use super::board::{Board, Paid, lab, rows, sql};
 
@@ -46,17 +49,20 @@ async fn totals(lab: &Lab<()>) -> Totals {
 async fn open_failures(lab: &Lab<()>) -> Vec<(i64, String)> {
     let failures = lab
         .projections()
-        .failures(Some("t"), None, false)
+        .failures(ScopeFilter::default().tenant("t"))
         .await
         .unwrap();
     failures
         .into_iter()
-        .map(|failure| (failure.position, failure.state))
+        .map(|failure| (failure.position, failure.state.to_string()))
         .collect()
 }
 
 async fn redrive(lab: &Lab<()>) -> usize {
-    lab.projections().redrive("t", "board", None).await.unwrap()
+    lab.projections()
+        .redrive(Scope::new("board").of("t"), None)
+        .await
+        .unwrap()
 }
 
 /// Returns each kind of run that applies events to rows that readers see, with the totals after the
@@ -65,13 +71,23 @@ async fn redrive(lab: &Lab<()>) -> usize {
 fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
     let projections = lab.projections();
     [
-        (projections.rebuild("t", "board"), (3, 7), (3, 7)),
         (
-            projections.rebuild_in_a_shadow("t", "board").force(),
+            projections.rebuild(Scope::new("board").of("t")),
             (3, 7),
             (3, 7),
         ),
-        (projections.replay("t", "board"), (6, 14), (5, 12)),
+        (
+            projections
+                .shadow_rebuild(Scope::new("board").of("t"))
+                .force(),
+            (3, 7),
+            (3, 7),
+        ),
+        (
+            projections.replay(Scope::new("board").of("t")),
+            (6, 14),
+            (5, 12),
+        ),
     ]
 }
 
@@ -88,7 +104,10 @@ async fn a_parked_event_that_a_rebuild_or_replay_applied_is_resolved_and_not_app
                 "run, redrive" => {
                     let run = request.await.unwrap();
                     lab.drain().await;
-                    assert_eq!(lab.projections().run(run).await.unwrap().status, "done");
+                    assert_eq!(
+                        lab.projections().run(run).await.unwrap().status.name(),
+                        "done"
+                    );
                     assert_eq!(
                         (open_failures(&lab).await, redrive(&lab).await),
                         (vec![], 0),
@@ -127,7 +146,7 @@ async fn a_parked_event_that_a_rebuild_or_replay_could_not_apply_stays_parked_un
             let run = runs(&lab)[kind].0.clone().await.unwrap();
             lab.drain().await;
             let run = lab.projections().run(run).await.unwrap();
-            assert_eq!(run.status, "done", "{run:?}");
+            assert_eq!(run.status.name(), "done", "{run:?}");
             assert_eq!(open_failures(&lab).await, [(2, "parked".to_owned())]);
             let before = totals(&lab).await;
             let lab = lab.project_instead(parks(&schema, &[]));
@@ -152,7 +171,7 @@ async fn an_event_that_only_a_shadow_rebuild_could_not_apply_is_parked_by_the_sw
     // parked. It cannot apply the event of 4 cents, which the previous build has applied.
     let lab = lab.project_instead(parks(&schema, &[4]));
     lab.projections()
-        .rebuild_in_a_shadow("t", "board")
+        .shadow_rebuild(Scope::new("board").of("t"))
         .force()
         .await
         .unwrap();
@@ -161,7 +180,10 @@ async fn an_event_that_only_a_shadow_rebuild_could_not_apply_is_parked_by_the_sw
     assert_eq!(open_failures(&lab).await, [(3, "parked".to_owned())]);
     // A verification does not replace the rows that readers see, and it parks no event.
     let lab = lab.project_instead(parks(&schema, &[1, 2, 4]));
-    lab.projections().verify("t", "board").await.unwrap();
+    lab.projections()
+        .verify(Scope::new("board").of("t"))
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(open_failures(&lab).await, [(3, "parked".to_owned())]);
     let lab = lab.project_instead(parks(&schema, &[]));
@@ -186,7 +208,11 @@ async fn a_redrive_of_a_parked_event_waits_until_the_projection_cursor_has_passe
             ..Board::new(&schema)
         };
         let lab = lab.project_instead(halts);
-        let run = lab.projections().rebuild("t", "board").await.unwrap();
+        let run = lab
+            .projections()
+            .rebuild(Scope::new("board").of("t"))
+            .await
+            .unwrap();
         lab.drain().await;
         assert_eq!(totals(&lab).await, (0, 0));
         if cancelled {
@@ -200,7 +226,12 @@ async fn a_redrive_of_a_parked_event_waits_until_the_projection_cursor_has_passe
             "the redrive ran before the cursor passed its event; cancelled: {cancelled}"
         );
         let lab = lab.project_instead(parks(&schema, &[]));
-        assert!(lab.projections().retry("t", "board").await.unwrap());
+        assert!(
+            lab.projections()
+                .retry(Scope::new("board").of("t"))
+                .await
+                .unwrap()
+        );
         lab.drain().await;
         assert_eq!(
             (totals(&lab).await, open_failures(&lab).await),
@@ -219,7 +250,11 @@ async fn a_redrive_of_a_parked_event_is_blocked_while_a_run_of_the_scope_is_open
     assert_eq!(verdict().await, "blocked", "no redrive was requested");
     redrive(&lab).await;
     assert_eq!(verdict().await, "go");
-    let run = lab.projections().verify("t", "board").await.unwrap();
+    let run = lab
+        .projections()
+        .verify(Scope::new("board").of("t"))
+        .await
+        .unwrap();
     assert_eq!(verdict().await, "blocked", "a run is open");
     lab.projections().cancel(run, "enough").await.unwrap();
     assert_eq!(verdict().await, "go");

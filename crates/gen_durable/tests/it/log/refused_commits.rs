@@ -4,7 +4,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gen_durable::{
-    Engine, Lab, PoisonPolicy, Policy, Projection, ProjectionContext, Recorded, SECOND, StepError,
+    Engine, Policy, SECOND, StepError,
+    client::Recorded,
+    projection::{PoisonPolicy, Projection, ProjectionContext, ProjectionRun, Scope, ScopeFilter},
+    testing::Lab,
 };
 
 use super::board::{Paid, lab, rows, sql};
@@ -124,12 +127,18 @@ async fn once(lab: &Lab<()>) -> Vec<i64> {
 async fn failures(lab: &Lab<()>) -> Vec<(i64, String, i32)> {
     let found = lab
         .projections()
-        .failures(Some("t"), None, false)
+        .failures(ScopeFilter::default().tenant("t"))
         .await
         .unwrap();
     found
         .into_iter()
-        .map(|failure| (failure.position, failure.state, failure.attempts))
+        .map(|failure| {
+            (
+                failure.position,
+                failure.state.to_string(),
+                failure.attempts,
+            )
+        })
         .collect()
 }
 
@@ -152,7 +161,7 @@ async fn an_event_that_makes_the_commit_of_a_projection_fail_halts_its_scope_or_
         assert_eq!(failures(&lab).await, [(3, state.to_owned(), 1)]);
         let failure = lab
             .projections()
-            .failures(Some("t"), None, false)
+            .failures(ScopeFilter::default().tenant("t"))
             .await
             .unwrap()
             .remove(0);
@@ -189,7 +198,7 @@ async fn an_event_with_an_sql_error_that_apply_ignores_halts_its_scope_or_is_par
         assert_eq!(failures(&lab).await, [(2, state.to_owned(), 1)]);
         let failure = lab
             .projections()
-            .failures(Some("t"), None, false)
+            .failures(ScopeFilter::default().tenant("t"))
             .await
             .unwrap()
             .remove(0);
@@ -235,7 +244,10 @@ async fn projection_runs_and_redrives_with_a_refused_commit_report_the_error() {
     // Postgres refuses the commit of the redrive, as it refused the first commit of this event. The
     // redrive counts as one attempt.
     assert_eq!(
-        lab.projections().redrive("t", "once", None).await.unwrap(),
+        lab.projections()
+            .redrive(Scope::new("once").of("t"), None)
+            .await
+            .unwrap(),
         1
     );
     lab.drain().await;
@@ -245,12 +257,15 @@ async fn projection_runs_and_redrives_with_a_refused_commit_report_the_error() {
     // event.
     let run = lab
         .projections()
-        .rebuild_in_a_shadow("t", "once")
+        .shadow_rebuild(Scope::new("once").of("t"))
         .force()
         .await
         .unwrap();
     lab.drain().await;
-    assert_eq!(lab.projections().run(run).await.unwrap().status, "done");
+    assert_eq!(
+        lab.projections().run(run).await.unwrap().status.name(),
+        "done"
+    );
     assert_eq!(
         (once(&lab).await, failures(&lab).await.len()),
         (vec![1, 2, 3], 1)
@@ -272,14 +287,15 @@ async fn projection_runs_and_redrives_with_a_refused_commit_report_the_error() {
         );
         let run = lab
             .projections()
-            .rebuild_in_a_shadow("t", "once")
+            .shadow_rebuild(Scope::new("once").of("t"))
             .await
             .unwrap();
         let run = lab.projections().finished(run, SOON).await.unwrap();
         running.stop().await;
         let error = run.error.clone().unwrap_or_default();
         assert!(
-            run.status == "failed" && (error.contains("event 2") || error.contains("event 3")),
+            run.status.name() == "failed"
+                && (error.contains("event 2") || error.contains("event 3")),
             "{run:?}"
         );
     }
@@ -332,12 +348,26 @@ async fn a_failure_and_its_attempts_are_recorded_for_an_event_that_the_server_al
         );
         let status = lab
             .projections()
-            .status("t", "once")
+            .status(Scope::new("once").of("t"))
             .await
             .unwrap()
             .unwrap();
         assert!(status.last_error.unwrap().contains(code));
     }
+}
+
+/// Starts an engine with this projection, and rebuilds the projection in a shadow. Returns the
+/// engine and the finished run.
+async fn shadow_run(lab: &Lab<()>, projection: Once) -> (Running, ProjectionRun) {
+    let engine = Engine::builder(lab.pool().clone(), ())
+        .project(projection)
+        .build()
+        .unwrap();
+    let running = Running::start(engine);
+    let run = lab.projections().shadow_rebuild(Scope::new("once").of("t"));
+    let run = run.await.unwrap();
+    let run = lab.projections().finished(run, SOON).await.unwrap();
+    (running, run)
 }
 
 #[tokio::test]
@@ -351,36 +381,14 @@ async fn a_projection_run_with_a_batch_that_the_server_always_cancels_fails_afte
         .await
         .unwrap();
     lab.drain().await;
-    let running = Running::start(
-        Engine::builder(lab.pool().clone(), ())
-            .project(failing)
-            .build()
-            .unwrap(),
-    );
-    let run = lab
-        .projections()
-        .rebuild_in_a_shadow("t", "once")
-        .await
-        .unwrap();
-    let run = lab.projections().finished(run, SOON).await.unwrap();
+    let (running, run) = shadow_run(&lab, failing).await;
     assert!(
-        run.status == "failed" && run.error.clone().unwrap().contains("57014"),
+        run.status.name() == "failed" && run.error.clone().unwrap().contains("57014"),
         "{run:?}"
     );
     running.stop().await;
-    let running = Running::start(
-        Engine::builder(lab.pool().clone(), ())
-            .project(large)
-            .build()
-            .unwrap(),
-    );
-    let run = lab
-        .projections()
-        .rebuild_in_a_shadow("t", "once")
-        .await
-        .unwrap();
-    let run = lab.projections().finished(run, SOON).await.unwrap();
-    assert_eq!(run.status, "done", "{run:?}");
+    let (running, run) = shadow_run(&lab, large).await;
+    assert_eq!(run.status.name(), "done", "{run:?}");
     running.stop().await;
     eventually("readers see the new generation", async || {
         once(&lab).await.len() == 40

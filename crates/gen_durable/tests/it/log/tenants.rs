@@ -2,8 +2,9 @@
 //! deletion of old runs and failures.
 
 use gen_durable::{
-    DAY, Digest, Engine, Projection, ProjectionContext, Recorded, RunKind, SECOND, Settings,
-    StepError,
+    DAY, Engine, SECOND, Settings, StepError,
+    client::Recorded,
+    projection::{Digest, Projection, ProjectionContext, RunKind, Scope},
 };
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
@@ -19,7 +20,10 @@ async fn a_request_to_rebuild_all_tenants_is_one_statement_and_skips_scopes_with
     }
     lab.drain().await;
     sql(&lab, "update S.board set cents = 0").await;
-    lab.projections().verify("c", "board").await.unwrap();
+    lab.projections()
+        .verify(Scope::new("board").of("c"))
+        .await
+        .unwrap();
     let sent = |name: &str| lab.statements().get(name).copied().unwrap_or_default();
     let before = sent("run_request.sql");
     let runs = lab
@@ -47,7 +51,7 @@ async fn a_request_to_rebuild_all_tenants_is_one_statement_and_skips_scopes_with
     for run in runs {
         let run = lab.projections().run(run).await.unwrap();
         assert_eq!(
-            (run.status.as_str(), run.kind, run.requested_by.as_deref()),
+            (run.status.name(), run.kind, run.requested_by.as_deref()),
             ("done", RunKind::Rebuild, Some("a test"))
         );
     }
@@ -127,24 +131,31 @@ async fn a_rebuild_without_generations_stores_the_digest_of_the_cleared_rows_and
     // The table of this projection cannot hold the rows of two generations, so runs that need a
     // second generation fail.
     for run in [
-        lab.projections().verify("t", "flat"),
-        lab.projections().rebuild_in_a_shadow("t", "flat"),
+        lab.projections().verify(Scope::new("flat").of("t")),
+        lab.projections().shadow_rebuild(Scope::new("flat").of("t")),
     ] {
         let run = run.await.unwrap();
         lab.drain().await;
         let run = lab.projections().run(run).await.unwrap();
         assert!(
-            run.status == "failed" && run.error.clone().unwrap().contains("no generation"),
+            run.status.name() == "failed" && run.error.clone().unwrap().contains("no generation"),
             "{run:?}"
         );
     }
     let rebuilt = async || {
-        let run = lab.projections().rebuild("t", "flat").await.unwrap();
+        let run = lab
+            .projections()
+            .rebuild(Scope::new("flat").of("t"))
+            .await
+            .unwrap();
         lab.drain().await;
-        assert_eq!(lab.projections().run(run).await.unwrap().status, "done");
+        assert_eq!(
+            lab.projections().run(run).await.unwrap().status.name(),
+            "done"
+        );
         let status = lab
             .projections()
-            .status("t", "flat")
+            .status(Scope::new("flat").of("t"))
             .await
             .unwrap()
             .unwrap();

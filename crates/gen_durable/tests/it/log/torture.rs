@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Engine, Pool, Settings};
+use gen_durable::{Client, Engine, Pool, Settings, projection::Scope};
 use serde::{Deserialize, Serialize};
 
 use super::board::{Board, Paid, TABLE};
@@ -229,7 +229,7 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
             for n in 0..3 {
                 rebuilds.push(
                     projections
-                        .rebuild_in_a_shadow(&format!("tenant {n}"), "board")
+                        .shadow_rebuild(Scope::new("board").of(format!("tenant {n}")))
                         .await
                         .unwrap(),
                 );
@@ -252,7 +252,7 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
     for run in rebuilds {
         let run = projections.finished(run, SOON * 10).await.unwrap();
         assert!(
-            run.status == "done" && run.verdict.clone().unwrap().starts_with("equal at"),
+            run.status.name() == "done" && run.verdict.clone().unwrap().starts_with("equal at"),
             "{run:?}"
         );
     }
@@ -279,7 +279,7 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
     for n in 0..tenants {
         runs.push(
             projections
-                .verify(&format!("tenant {n}"), "board")
+                .verify(Scope::new("board").of(format!("tenant {n}")))
                 .await
                 .unwrap(),
         );
@@ -288,7 +288,9 @@ async fn tables_of_projections_equal_the_log_after_workers_were_killed_at_any_ti
         let run = projections.finished(run, SOON * 10).await.unwrap();
         let verdict = run.verdict.unwrap_or_default();
         assert!(
-            run.status == "done" && verdict.starts_with("equal at") && !verdict.contains("other"),
+            run.status.name() == "done"
+                && verdict.starts_with("equal at")
+                && !verdict.contains("other"),
             "{verdict}"
         );
     }

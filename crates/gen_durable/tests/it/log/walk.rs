@@ -1,7 +1,7 @@
 //! Tests of the walk, which finds scopes with new events: workers read all tenants in pages, one
 //! worker at a time. Workers find some changes without the walk.
 
-use gen_durable::{Client, Engine, HOUR, Pool, Settings};
+use gen_durable::{Client, Engine, HOUR, Pool, Settings, projection::Scope};
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually, sql_at};
@@ -81,7 +81,7 @@ const NO_WALK: &str = "insert into S.log_walks (walk, projection, version, due_a
     values ('behind', 'board', 1, statement_timestamp() + interval '1 day')
     on conflict (walk, projection, version) do update set due_at = excluded.due_at";
 
-fn engine(lab: &gen_durable::Lab<()>) -> Engine {
+fn engine(lab: &gen_durable::testing::Lab<()>) -> Engine {
     Engine::builder(lab.pool().clone(), ())
         .project(Board::new(lab.pool().schema()))
         .build()
@@ -120,7 +120,13 @@ async fn an_engine_finds_a_retry_of_a_halted_scope_without_a_walk_over_all_tenan
     sql(&lab, NO_WALK).await;
     let running = Running::start(engine(&lab));
     let elsewhere = Client::new(Pool::connect_to(lab.url(), &schema).await.unwrap());
-    assert!(elsewhere.projections().retry("t", "board").await.unwrap());
+    assert!(
+        elsewhere
+            .projections()
+            .retry(Scope::new("board").of("t"))
+            .await
+            .unwrap()
+    );
     eventually("the event is tried again", async || {
         board(&lab, "t").await == [1]
     })

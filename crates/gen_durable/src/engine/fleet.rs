@@ -1,0 +1,253 @@
+//! How this worker shares its polls with other workers that can claim the same instances.
+//!
+//! The expected delay until an instance is claimed depends on the rate of all polls together, so
+//! the workers of a group share one poll budget: each polls the less often the more workers there
+//! are. The first worker of the group does the upkeep of the group. All of this is a hint: a wrong
+//! count changes how often a worker polls, and never which instances it may claim.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+/// How often a pick counts the workers of the group.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// A worker in a group that has work polls at least this often, however many workers the group
+/// has: all others may have just been killed.
+pub(crate) const SHARED_POLL_MAX: Duration = Duration::from_millis(100);
+/// A worker that is not the first of its group does the upkeep of the group this much less often,
+/// in case the first worker does not.
+pub(crate) const FOLLOWER_UPKEEP: u32 = 4;
+/// A count that is older than this says nothing: the worker then counts as the first of its group.
+/// A full worker does not pick, and so does not count.
+const COUNT_VALID: Duration = Duration::from_secs(5);
+/// A worker that had no room for this long holds no share of the polls.
+const FULL_AFTER: Duration = Duration::from_secs(1);
+
+/// The group of workers that can claim every instance that this worker can claim.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    /// The number of workers in the group that poll, and how many of them come before this worker.
+    size: AtomicU32,
+    place: AtomicU32,
+    counted_at: Mutex<Option<Instant>>,
+    /// Since when the picker has had no room for an instance of any queue.
+    full_since: Mutex<Option<Instant>>,
+    /// The time of the database, since 1970, and when a pick returned it.
+    clock: Mutex<(Duration, Instant)>,
+    /// Whether the row of this worker says that the worker polls.
+    polls: AtomicBool,
+}
+
+impl Default for Fleet {
+    fn default() -> Fleet {
+        Fleet {
+            size: AtomicU32::new(1),
+            place: AtomicU32::new(0),
+            counted_at: Mutex::default(),
+            full_since: Mutex::default(),
+            clock: Mutex::new((Duration::ZERO, Instant::now())),
+            polls: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Fleet {
+    /// Returns the number of workers that share the polls, at least one.
+    pub(crate) fn size(&self) -> u32 {
+        self.size.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Returns whether this worker does the upkeep of its group.
+    pub(crate) fn is_first(&self) -> bool {
+        self.place.load(Ordering::Relaxed) == 0 || self.count_age() > COUNT_VALID
+    }
+
+    fn count_age(&self) -> Duration {
+        let counted_at = *self
+            .counted_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        counted_at.map_or(Duration::MAX, |at| at.elapsed())
+    }
+
+    /// Returns whether the next pick should count the workers of the group.
+    pub(crate) fn is_count_due(&self) -> bool {
+        self.count_age() >= COUNT_EVERY
+    }
+
+    /// Records the time of the database that a pick returned.
+    pub(crate) fn set_now(&self, now: Timestamp) {
+        let since = Duration::try_from(now.duration_since(Timestamp::UNIX_EPOCH));
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) =
+            (since.unwrap_or_default(), Instant::now());
+    }
+
+    /// Records the count that a pick returned: the size of the group, and the place of this worker.
+    pub(crate) fn count(&self, size: u32, place: u32) {
+        self.size.store(size, Ordering::Relaxed);
+        self.place.store(place, Ordering::Relaxed);
+        *self
+            .counted_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Returns the delay before the next poll of this worker, if one worker alone would poll after
+    /// `pause`. The workers take turns: the period is as many pauses as there are workers, and each
+    /// worker polls once in it. The delay is at most `max`.
+    pub(crate) fn share(&self, pause: Duration, max: Duration) -> Duration {
+        let (database, at) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.share_at(database + at.elapsed(), pause, max)
+    }
+
+    /// Returns the delay of `share` at this time. Each worker polls at its own part of the period
+    /// by the clock of the database, so that the polls are spread evenly.
+    fn share_at(&self, now: Duration, pause: Duration, max: Duration) -> Duration {
+        let size = self.size();
+        if size == 1 {
+            return pause;
+        }
+        let max = max.max(pause);
+        let period = pause.saturating_mul(size).min(max);
+        let turn = period / size * (self.place.load(Ordering::Relaxed) % size);
+        let nanos = period.as_nanos().max(1);
+        let since = (now.as_nanos() + nanos - turn.as_nanos()) % nanos;
+        let since = Duration::from_nanos(u64::try_from(since).unwrap_or_default());
+        let left = period.saturating_sub(since);
+        // A timer may end a little early. The worker then has polled for this turn already.
+        if left < period / 4 {
+            (left + period).min(max)
+        } else {
+            left
+        }
+    }
+
+    /// Returns whether this worker wakes for the instance that is due at this time. One worker of
+    /// the group does; the polls of the others find the instance too, a little later.
+    pub(crate) fn wakes_for(&self, due: Timestamp) -> bool {
+        let size = u64::from(self.size());
+        due.as_microsecond().unsigned_abs() % size
+            == u64::from(self.place.load(Ordering::Relaxed)) % size
+    }
+
+    /// Returns `pause` for the first worker of the group, and a longer time for the others.
+    pub(crate) fn upkeep(&self, pause: Duration) -> Duration {
+        if self.is_first() {
+            pause
+        } else {
+            pause * FOLLOWER_UPKEEP
+        }
+    }
+
+    /// Records whether the picker has room for an instance.
+    pub(crate) fn record_room(&self, has_room: bool) {
+        let mut full_since = self
+            .full_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *full_since = match (*full_since, has_room) {
+            (_, true) => None,
+            (None, false) => Some(Instant::now()),
+            (since, false) => since,
+        };
+    }
+
+    /// Returns whether this worker holds a share of the polls: it is not draining, and has had room
+    /// lately.
+    pub(crate) fn polls(&self, is_draining: bool) -> bool {
+        let full_since = *self
+            .full_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        !is_draining && full_since.is_none_or(|since| since.elapsed() < FULL_AFTER)
+    }
+
+    /// Returns whether the row of this worker says something else than `polls`.
+    pub(crate) fn is_outdated(&self, polls: bool) -> bool {
+        self.polls.load(Ordering::Relaxed) != polls
+    }
+
+    /// Records what the row of this worker says.
+    pub(crate) fn wrote(&self, polls: bool) {
+        self.polls.store(polls, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_worker_alone_polls_at_its_own_rate_and_wakes_for_every_due_time() {
+        let fleet = Fleet::default();
+        assert_eq!(fleet.share(6 * MS, SHARED_POLL_MAX), 6 * MS);
+        assert_eq!(fleet.share(MS, Duration::ZERO), MS);
+        assert!((0..100).all(|n| fleet.wakes_for(Timestamp::from_microsecond(n).unwrap())));
+        assert_eq!(fleet.upkeep(MS), MS);
+    }
+
+    /// Returns the times of the next polls of the workers of a group, which all ask at `now`.
+    fn polls(size: u32, now: Duration) -> Vec<Duration> {
+        let next = |place| {
+            let fleet = Fleet::default();
+            fleet.count(size, place);
+            now + fleet.share_at(now, 6 * MS, SHARED_POLL_MAX)
+        };
+        let mut polls: Vec<Duration> = (0..size).map(next).collect();
+        polls.sort();
+        polls
+    }
+
+    #[test]
+    fn the_workers_of_a_group_take_turns_and_poll_together_as_often_as_one_worker_alone() {
+        for now in (0..100).map(|n| Duration::from_millis(1_700_000_000_003) + n * MS) {
+            let polls = polls(8, now);
+            for pair in polls.windows(2) {
+                assert_eq!(pair[1] - pair[0], 6 * MS, "{now:?}: {polls:?}");
+            }
+            assert!(polls[7] <= now + 60 * MS, "{now:?}: {polls:?}");
+        }
+        let fleet = Fleet::default();
+        fleet.count(8, 3);
+        assert_eq!(fleet.upkeep(MS), FOLLOWER_UPKEEP * MS);
+    }
+
+    #[test]
+    fn a_worker_of_a_large_group_still_polls_several_times_a_second() {
+        let now = Duration::from_millis(1_700_000_000_003);
+        let polls = polls(1_000, now);
+        assert!(polls[999] <= now + SHARED_POLL_MAX, "{polls:?}");
+    }
+
+    #[test]
+    fn exactly_one_worker_of_a_group_wakes_for_a_due_time() {
+        let group: Vec<Fleet> = (0..7)
+            .map(|place| {
+                let fleet = Fleet::default();
+                fleet.count(7, place);
+                fleet
+            })
+            .collect();
+        for n in 0..100 {
+            let due = Timestamp::from_microsecond(1_700_000_000_000_000 + n).unwrap();
+            assert_eq!(group.iter().filter(|one| one.wakes_for(due)).count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_drains_holds_no_share_of_the_polls() {
+        let fleet = Fleet::default();
+        assert!(fleet.polls(false) && !fleet.polls(true));
+        assert!(fleet.is_outdated(false) && !fleet.is_outdated(true));
+        fleet.wrote(false);
+        assert!(!fleet.is_outdated(false) && fleet.is_outdated(true));
+    }
+}

@@ -1,0 +1,94 @@
+//! Tests of workers that share their polls: which workers count as one group, and what a worker
+//! writes about itself.
+
+use std::sync::Arc;
+
+use gen_durable::{Client, Context, Engine, Job, Pool, Settings, StepError};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use crate::support::{Running, SOON, eventually, live, sql};
+
+/// A job that ends when the test adds a permit.
+#[derive(Serialize, Deserialize)]
+struct Held;
+impl Job for Held {
+    const NAME: &'static str = "held";
+    type App = Arc<Semaphore>;
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        if let Ok(permit) = cx.app().acquire().await {
+            permit.forget();
+        }
+        Ok(())
+    }
+}
+
+fn start(pool: &Pool, gate: &Arc<Semaphore>) -> Running {
+    let settings = Settings {
+        concurrency: 1,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(pool.clone(), gate.clone()).register::<Held>();
+    Running::start(engine.settings(settings).build().unwrap())
+}
+
+#[tokio::test]
+async fn a_group_counts_live_workers_with_room_that_can_claim_the_same_instances() {
+    let pool = live().await;
+    let (sql, schema) = (sql().await, pool.schema());
+    // The columns are the last digit of the id, the seconds that the lease is still valid, the
+    // queues, the machines, and whether the worker has room.
+    let rows = "(1, 60, array['a'], array['m/1'], true), (2, 60, array['b', 'a'], array['n/1', 'm/1'], true),
+        (3, -1, array['a'], array['m/1'], true), (4, 60, array['a'], array['m/1'], false),
+        (5, 60, array['b'], array['m/1'], true), (6, 60, array['a'], array['m/2'], true),
+        (7, 60, array['a'], array['m/1'], true)";
+    let insert = format!(
+        "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines, polls)
+         select ('00000000-0000-0000-0000-00000000000' || id)::uuid, statement_timestamp() + make_interval(secs => left_seconds), 'h', 1,
+             queues, machines, polls
+         from (values {rows}) as w(id, left_seconds, queues, machines, polls)"
+    );
+    sql.batch_execute(&insert).await.unwrap();
+    let count = async |worker: i32| {
+        let text = format!("select {schema}._fleet('00000000-0000-0000-0000-00000000000{worker}')");
+        sql.query_one(&text, &[])
+            .await
+            .unwrap()
+            .get::<_, Vec<i32>>(0)
+    };
+    assert_eq!(count(1).await, [3, 0], "workers 1, 2 and 7");
+    assert_eq!(count(7).await, [3, 2]);
+    assert_eq!(count(4).await, [4, 2], "a worker counts itself");
+    assert_eq!(count(2).await, [1, 0], "no other worker serves b and n");
+    assert_eq!(count(9).await, [0, 0], "it has no row");
+}
+
+#[tokio::test]
+async fn a_full_worker_leaves_the_group_and_a_worker_with_room_claims_the_next_job() {
+    let (pool, gate) = (live().await, Arc::new(Semaphore::new(0)));
+    let client = Client::new(pool.clone());
+    let (sql, schema) = (sql().await, pool.schema());
+    let polling = format!("select count(*) from {schema}.workers where polls");
+    let workers = async |wanted: i64, what: &str| {
+        eventually(what, async || {
+            sql.query_one(&polling, &[]).await.unwrap().get::<_, i64>(0) == wanted
+        })
+        .await;
+    };
+    let first = start(&pool, &gate);
+    workers(1, "the first worker polls").await;
+    let held = client.enqueue(Held).await.unwrap().id;
+    workers(0, "the first worker is full").await;
+    let second = start(&pool, &gate);
+    workers(1, "the second worker polls").await;
+    let next = client.enqueue(Held).await.unwrap().id;
+    workers(0, "both workers are full").await;
+    gate.add_permits(2);
+    for id in [held, next] {
+        assert!(client.settled(id, SOON).await.unwrap().is_some());
+    }
+    workers(2, "both workers poll again").await;
+    first.stop().await;
+    second.stop().await;
+}
