@@ -10,8 +10,8 @@ use std::{
 };
 
 use gen_durable::{
-    Context, HistoryPolicy, Job, Lane, Machine, Outcome, Signal, StepError, Timestamp, done, next,
-    spawn, wait_for,
+    Context, Job, Lane, Machine, Outcome, Signal, StepError, done, machine::HistoryPolicy, next,
+    schedule::Timestamp, spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -40,7 +40,7 @@ impl Job for Noop {
     type App = Arc<Probe>;
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        cx.app.ran();
+        cx.app().ran();
         Ok(())
     }
 }
@@ -76,7 +76,7 @@ impl<const WITH_HISTORY: bool> Machine for Walk<WITH_HISTORY> {
     type Step = At;
     type Output = ();
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        cx.app.ran();
+        cx.app().ran();
         if self.left == 0 {
             return Ok(done(()));
         }
@@ -97,12 +97,12 @@ impl Job for Ping {
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         let now = now_nanos();
-        cx.app
+        cx.app()
             .started
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push((self.n, now));
-        cx.app.ran();
+        cx.app().ran();
         Ok(())
     }
 }
@@ -143,17 +143,17 @@ impl Machine for Listener {
     async fn step(&mut self, at: Listening, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             Listening::Begin => {
-                cx.app.ran();
+                cx.app().ran();
                 Ok(wait_for::<Wake>().then(Listening::Woken).forever())
             }
             Listening::Woken => {
                 let now = now_nanos();
-                cx.app
+                cx.app()
                     .started
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push((self.n, now));
-                cx.app.ran();
+                cx.app().ran();
                 Ok(done(()))
             }
         }
@@ -225,7 +225,7 @@ impl Machine for FanOut {
     type Step = Fanning;
     type Output = ();
     async fn step(&mut self, at: Fanning, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        cx.app.ran();
+        cx.app().ran();
         match at {
             Fanning::Out => Ok(spawn((0..self.children).map(Noop::new))
                 .then(Fanning::In)
@@ -249,7 +249,7 @@ impl Job for InLane {
         Some(Lane::new("bench", self.key))
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        cx.app.ran();
+        cx.app().ran();
         Ok(())
     }
 }
@@ -268,7 +268,7 @@ impl Job for InPartition {
         Some(format!("bench:{}", self.key))
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        cx.app.ran();
+        cx.app().ran();
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ mod floors;
 // The infrastructure that all workloads of the bench share.
 mod bench;
 mod caller;
+mod cpu;
 mod jobs;
 mod process;
 mod report;

@@ -2,7 +2,9 @@
 
 use std::{error::Error, fmt, sync::OnceLock};
 
-use gen_durable::{AuditEntry, Client, DEFAULT_SCHEMA, Pool};
+use gen_durable::{Client, Pool, migrate::DEFAULT_SCHEMA, operate::AuditEntry};
+
+use crate::text;
 
 /// The database and schema of a command.
 #[derive(Debug, clap::Args)]
@@ -25,10 +27,13 @@ pub(crate) async fn record_outcome<T>(ended: &anyhow::Result<T>) {
     let Some((client, record, entry)) = ACT.get() else {
         return;
     };
-    let message = ended.as_ref().map(|_| "done").map_err(ToString::to_string);
+    let message = ended.as_ref().map(|_| "done").map_err(text::chain);
     let outcome = message.as_ref().copied().map_err(String::as_str);
     if let Err(error) = client.audit().end(*record, entry, outcome).await {
-        tracing::warn!(%error, "the outcome of this command was not written to the audit log");
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "the outcome of this command was not written to the audit log"
+        );
     }
 }
 

@@ -41,31 +41,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Demo(demo::Args),
-    Dev(dev::Args),
+    Demo(demo::DemoArgs),
+    Dev(dev::DevArgs),
     #[command(subcommand)]
-    Migrate(migrate::Command),
-    Ls(ls::Args),
-    Show(show::Args),
-    Explain(explain::Args),
-    Enqueue(enqueue::Args),
-    Signal(signal::Args),
-    Cancel(cancel::Args),
-    Retry(retry::Args),
-    Queues(queues::Args),
-    Lanes(lanes::Args),
-    Partitions(partitions::Args),
+    Migrate(migrate::MigrateCommand),
+    Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Explain(explain::ExplainArgs),
+    Enqueue(enqueue::EnqueueArgs),
+    Signal(signal::SignalArgs),
+    Cancel(cancel::CancelArgs),
+    Retry(retry::RetryArgs),
+    Queues(queues::QueuesArgs),
+    Lanes(lanes::LanesArgs),
+    Partitions(partitions::PartitionsArgs),
     /// Pause a queue: no process claims from it until it is resumed
-    Pause(pause::Args),
+    Pause(pause::PauseArgs),
     /// Resume a paused queue
-    Resume(pause::Args),
-    Timers(timers::Args),
-    Schedules(schedules::Args),
-    Workers(workers::Args),
-    Projections(projections::Args),
-    Audit(audit::Args),
-    Doctor(doctor::Args),
-    Serve(serve::Args),
+    Resume(pause::PauseArgs),
+    Timers(timers::TimersArgs),
+    Schedules(schedules::SchedulesArgs),
+    Workers(workers::WorkersArgs),
+    Projections(projections::ProjectionsArgs),
+    Audit(audit::AuditArgs),
+    Doctor(doctor::DoctorArgs),
+    Serve(serve::ServeArgs),
     /// Print a completion script for a shell: durable completions bash
     Completions {
         /// The shell
@@ -147,17 +147,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Prints the error and returns the exit code: 2 for invalid usage, 1 for every other error.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    // Appends only the causes that the error message does not contain. Messages of gen_durable
-    // errors already contain their causes; messages of other libraries may not.
-    let mut message = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !message.contains(&cause) {
-            message = format!("{message}: {cause}");
-        }
-    }
     // Escapes each line of the error message and keeps the line breaks, because a message may have
     // several lines, for example the end of a log.
-    let lines: Vec<String> = message.lines().map(text::safe).collect();
+    let lines: Vec<String> = text::chain(error).lines().map(text::safe).collect();
     eprintln!("error: {}", lines.join("\n"));
     ExitCode::from(if error.is::<connect::Usage>() { 2 } else { 1 })
 }

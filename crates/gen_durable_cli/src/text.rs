@@ -1,6 +1,18 @@
-//! Formats numbers and times, and escapes text that must not reach a terminal unchanged.
+//! Formats numbers, times and errors, and escapes text that must not reach a terminal unchanged.
 
-use gen_durable::Timestamp;
+use gen_durable::schedule::Timestamp;
+
+/// Formats an error and its causes in one line. Omits a cause if the text already contains it: the
+/// messages of some libraries include the text of their causes.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
 
 /// Escapes text from the database for a terminal: replaces control characters, and characters that
 /// reorder or hide text, by escapes.

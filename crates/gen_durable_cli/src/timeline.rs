@@ -2,8 +2,10 @@
 
 use std::str::FromStr;
 
-use gen_durable::{HistoryCursor, HistoryEntry, Inspect, Instance, Status, Timestamp};
-use serde_json::{Value, json};
+use gen_durable::{
+    inspect::{HistoryCursor, HistoryEntry, HistoryOutcome, Inspect, Instance, Status},
+    schedule::Timestamp,
+};
 
 use crate::{
     table::Rows,
@@ -32,9 +34,12 @@ pub(crate) struct Before(HistoryCursor);
 impl FromStr for Before {
     type Err = String;
     fn from_str(text: &str) -> Result<Before, String> {
-        let (seq, epoch) = text.split_once('.').unwrap_or((text, "0"));
-        match (seq.parse(), epoch.parse()) {
-            (Ok(seq), Ok(epoch)) => Ok(Before(HistoryCursor { seq, epoch })),
+        let (step_seq, claim_epoch) = text.split_once('.').unwrap_or((text, "0"));
+        match (step_seq.parse(), claim_epoch.parse()) {
+            (Ok(step_seq), Ok(claim_epoch)) => Ok(Before(HistoryCursor {
+                step_seq,
+                claim_epoch,
+            })),
             _ => Err(
                 "expected two numbers with a dot, as printed below the previous page: 120.7".into(),
             ),
@@ -64,7 +69,10 @@ impl Timeline {
             .await?;
         let there_is_more = lines.len() > limit;
         lines.truncate(limit);
-        let before = lines.last().map(|line| line.mark).filter(|_| there_is_more);
+        let before = lines
+            .last()
+            .map(|line| line.cursor)
+            .filter(|_| there_is_more);
         lines.reverse();
         Ok(Timeline {
             lines,
@@ -73,24 +81,15 @@ impl Timeline {
         })
     }
 
-    /// Returns the history entries of this page as JSON.
-    pub(crate) fn as_json(&self) -> Value {
-        let line = |line: &HistoryEntry| {
-            json!({
-                "at": line.at.to_string(), "from": line.from, "to": line.to, "outcome": line.outcome,
-                "status": line.status.name(), "attempt": line.attempt,
-                "took_seconds": line.took.map(|took| took.as_secs_f64()),
-                "woken_at": line.woken_at.map(|at| at.to_string()), "cause": line.cause, "error": line.error,
-                "worker": line.worker, "step_seq": line.mark.seq, "claim_epoch": line.mark.epoch,
-            })
-        };
-        self.lines.iter().map(line).collect()
+    /// Returns the history entries of this page, oldest entry first.
+    pub(crate) fn entries(&self) -> &[HistoryEntry] {
+        &self.lines
     }
 
     /// Returns the cursor of the next older page of the history, if there is an older page.
     pub(crate) fn older(&self) -> Option<String> {
         self.before
-            .map(|mark| format!("{}.{}", mark.seq, mark.epoch))
+            .map(|cursor| format!("{}.{}", cursor.step_seq, cursor.claim_epoch))
     }
 
     /// Returns a page of the history as a table, or an empty string if the page has no entries.
@@ -142,11 +141,11 @@ impl Timeline {
                 line.worker.clone().unwrap_or_default(),
                 about(line),
             ]);
-            ready = Some((line.mark.seq, line.woken_at.unwrap_or(line.at)));
+            ready = Some((line.cursor.step_seq, line.woken_at.unwrap_or(line.at)));
         }
         let shown = format!("\n{table}");
         match self.older() {
-            Some(mark) => format!("{shown}older: durable show {} --before {mark}\n", row.id),
+            Some(cursor) => format!("{shown}older: durable show {} --before {cursor}\n", row.id),
             None if self.is_newest => shown,
             None => format!("{shown}this is the oldest page\n"),
         }
@@ -167,20 +166,20 @@ fn ran(seconds: f64) -> String {
 fn waited(line: &HistoryEntry, ready: Option<(i64, Timestamp)>) -> Option<f64> {
     let (seq, since) = ready?;
     let took = line.took?.as_secs_f64();
-    (seq == line.mark.seq - 1)
+    (seq == line.cursor.step_seq - 1)
         .then(|| (line.at.duration_since(since).as_secs_f64() - took).max(0.0))
 }
 
 fn outcome(line: &HistoryEntry) -> String {
-    match line.outcome.as_str() {
-        "reap" => "worker expired".to_owned(),
-        "cancel" => "cancelled".to_owned(),
-        "operator_retry" => "retried by operator".to_owned(),
-        "failure" if line.status == Status::Runnable => "failed, retries".to_owned(),
-        "failure" => "failed".to_owned(),
-        "stop" => "stopped".to_owned(),
-        "wait" if line.status == Status::Runnable => "wait, already met".to_owned(),
-        other => other.to_owned(),
+    match line.outcome {
+        HistoryOutcome::Reap => "worker expired".to_owned(),
+        HistoryOutcome::Cancel => "cancelled".to_owned(),
+        HistoryOutcome::OperatorRetry => "retried by operator".to_owned(),
+        HistoryOutcome::Failure if line.status == Status::Runnable => "failed, retries".to_owned(),
+        HistoryOutcome::Failure => "failed".to_owned(),
+        HistoryOutcome::Fail => "failed by the step".to_owned(),
+        HistoryOutcome::Wait if line.status == Status::Runnable => "wait, already met".to_owned(),
+        other => other.name().to_owned(),
     }
 }
 
@@ -210,14 +209,14 @@ mod tests {
 
     #[test]
     fn a_history_cursor_is_parsed_and_an_invalid_one_is_rejected_with_an_example() {
-        let mark = |text: &str| {
+        let cursor = |text: &str| {
             text.parse::<Before>()
-                .map(|Before(mark)| (mark.seq, mark.epoch))
+                .map(|Before(cursor)| (cursor.step_seq, cursor.claim_epoch))
         };
-        assert_eq!(mark("120.7").unwrap(), (120, 7));
-        assert_eq!(mark("120").unwrap(), (120, 0));
+        assert_eq!(cursor("120.7").unwrap(), (120, 7));
+        assert_eq!(cursor("120").unwrap(), (120, 0));
         for wrong in ["", ".", "x", "1.x", "1.2.3", "99999999999999999999.1"] {
-            assert!(mark(wrong).unwrap_err().contains("120.7"), "{wrong:?}");
+            assert!(cursor(wrong).unwrap_err().contains("120.7"), "{wrong:?}");
         }
     }
 }

@@ -1,8 +1,10 @@
 // Requests to the API. Every action carries a header that pages of other sites cannot send.
 
-// A number that a JavaScript number cannot represent exactly, kept as its source text.
+// A number that JavaScript writes with other digits, kept as its source text. Arithmetic uses its
+// nearest JavaScript number.
 export class Exact {
   constructor(source) { this.source = source; }
+  valueOf() { return Number(this.source); }
 }
 
 function exactly(_key, value, context) {

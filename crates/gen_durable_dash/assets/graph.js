@@ -162,7 +162,7 @@ export function Graph({ machine }) {
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8Z" /></marker></defs>
       ${edges.map((arc) => {
         const { d, mid, side } = curve(positions.get(arc.from), positions.get(arc.to), back.has(arc), BELOW.includes(arc.to));
-        const outcomes = [...arc.outcomes].filter((outcome) => !['next', 'done', 'stop'].includes(outcome)).join(', ');
+        const outcomes = [...arc.outcomes].filter((outcome) => !['next', 'done', 'fail'].includes(outcome)).join(', ');
         return html`<g class=${`way ${arc.to === '→failed' ? 'is-bad' : ''}`}>
           <path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (arc.count / most)} />
           <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${number(arc.count)}${outcomes && ` · ${outcomes}`}</text>
@@ -179,9 +179,9 @@ export function Graph({ machine }) {
 export function stepTimes(machine) {
   const sums = new Map();
   for (const edge of machine.edges) {
-    if (edge.took_ms === null) continue;
+    if (edge.took_seconds === null) continue;
     const sum = sums.get(edge.from) ?? { ms: 0, count: 0 };
-    sum.ms += edge.took_ms * edge.count;
+    sum.ms += 1000 * edge.took_seconds * edge.count;
     sum.count += edge.count;
     sums.set(edge.from, sum);
   }

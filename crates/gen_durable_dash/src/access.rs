@@ -100,10 +100,10 @@ impl std::error::Error for WeakToken {}
 /// The rule by which the dashboard authenticates callers. A host program must choose a rule,
 /// because `Access` has no default.
 #[derive(Clone)]
-pub struct Access(Kind);
+pub struct Access(AccessKind);
 
 #[derive(Clone)]
-enum Kind {
+enum AccessKind {
     Tokens {
         operator: Hash,
         reader: Option<Hash>,
@@ -134,7 +134,7 @@ impl Access {
                 "the reader token must differ from the operator token".to_owned(),
             ));
         }
-        Ok(Access(Kind::Tokens {
+        Ok(Access(AccessKind::Tokens {
             operator: hash(operator),
             reader: reader.map(hash),
         }))
@@ -144,26 +144,26 @@ impl Access {
     /// address of a computer with a single user. The dashboard still rejects cross-site requests.
     /// The audit log shows `name` as the actor.
     pub fn only_local(name: impl Into<String>) -> Access {
-        Access(Kind::OnlyLocal { name: name.into() })
+        Access(AccessKind::OnlyLocal { name: name.into() })
     }
 
     /// Leaves authentication to the host program: a layer around the router of the dashboard checks
     /// each request and puts a [`Caller`] into its extensions. The dashboard rejects requests
     /// without a `Caller`.
     pub fn by_host() -> Access {
-        Access(Kind::Host)
+        Access(AccessKind::Host)
     }
 }
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Kind::Tokens {
+            AccessKind::Tokens {
                 reader: Some(_), ..
             } => "Access(two tokens)",
-            Kind::Tokens { .. } => "Access(a token)",
-            Kind::OnlyLocal { .. } => "Access(only local)",
-            Kind::Host => "Access(by host)",
+            AccessKind::Tokens { .. } => "Access(a token)",
+            AccessKind::OnlyLocal { .. } => "Access(only local)",
+            AccessKind::Host => "Access(by host)",
         })
     }
 }
@@ -218,19 +218,19 @@ impl Doors {
 
     /// Returns whether the access rule lets browsers sign in with a token.
     pub(crate) fn has_tokens(&self) -> bool {
-        matches!(self.access.0, Kind::Tokens { .. })
+        matches!(self.access.0, AccessKind::Tokens { .. })
     }
 
     /// Returns whether the host program of the dashboard authenticates callers.
     pub(crate) fn is_by_host(&self) -> bool {
-        matches!(self.access.0, Kind::Host)
+        matches!(self.access.0, AccessKind::Host)
     }
 
     /// Returns the caller for requests without credentials, or `None` if the access rule requires
     /// credentials.
     pub(crate) fn anybody(&self) -> Option<Caller> {
         match &self.access.0 {
-            Kind::OnlyLocal { name } => Some(Caller::operator(name.clone())),
+            AccessKind::OnlyLocal { name } => Some(Caller::operator(name.clone())),
             _ => None,
         }
     }
@@ -238,7 +238,7 @@ impl Doors {
     /// Returns the caller that a token belongs to. If the token is wrong, counts the failure and
     /// returns an error.
     pub(crate) fn by_token(&self, token: &str) -> Result<Caller, Refusal> {
-        let Kind::Tokens { operator, reader } = &self.access.0 else {
+        let AccessKind::Tokens { operator, reader } = &self.access.0 else {
             return Err(Refusal::Wrong);
         };
         let shown = hash(token);

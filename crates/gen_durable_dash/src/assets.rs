@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{OriginalUri, Path, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, Uri, header},
     response::{Html, IntoResponse, Redirect, Response},
 };
 use ring::digest::{SHA256, digest};
@@ -11,12 +11,12 @@ use crate::{problem::no_such_page, shared::Shared};
 
 macro_rules! assets {
     ($($name:literal $kind:ident),* $(,)?) => {
-        &[$(($name, Kind::$kind, include_str!(concat!("../assets/", $name)))),*]
+        &[$(($name, AssetKind::$kind, include_str!(concat!("../assets/", $name)))),*]
     };
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum AssetKind {
     Script,
     Style,
     Image,
@@ -24,7 +24,7 @@ enum Kind {
 
 /// The embedded files of the dashboard by name. The server compares a requested name with this list
 /// and never uses the name as a file path.
-static ASSETS: &[(&str, Kind, &str)] = assets![
+static ASSETS: &[(&str, AssetKind, &str)] = assets![
     "app.js" Script,
     "api.js" Script,
     "bars.js" Script,
@@ -63,14 +63,16 @@ pub(crate) fn total_bytes() -> usize {
     INDEX.len() + ASSETS.iter().map(|(_, _, text)| text.len()).sum::<usize>()
 }
 
-/// Serves the HTML page of the dashboard. Redirects a path without a slash at its end, because the
-/// relative links of the page would otherwise resolve outside the prefix under which the host
-/// program mounts the dashboard.
+/// Serves the HTML page of the dashboard.
 pub(crate) async fn index(OriginalUri(uri): OriginalUri) -> Response {
-    if !uri.path().ends_with('/') {
-        return Redirect::permanent(&format!("{}/", uri.path())).into_response();
-    }
-    Html(INDEX).into_response()
+    redirect_to_slash(&uri).unwrap_or_else(|| Html(INDEX).into_response())
+}
+
+/// Redirects a path without a slash at its end, because the relative links of a page would
+/// otherwise resolve outside the prefix under which the host program mounts the dashboard.
+pub(crate) fn redirect_to_slash(uri: &Uri) -> Option<Response> {
+    let path = uri.path();
+    (!path.ends_with('/')).then(|| Redirect::permanent(&format!("{path}/")).into_response())
 }
 
 pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> Response {
@@ -78,9 +80,9 @@ pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> 
         return no_such_page().await.into_response();
     };
     let kind = match kind {
-        Kind::Script => "text/javascript; charset=utf-8",
-        Kind::Style => "text/css; charset=utf-8",
-        Kind::Image => "image/svg+xml",
+        AssetKind::Script => "text/javascript; charset=utf-8",
+        AssetKind::Style => "text/css; charset=utf-8",
+        AssetKind::Image => "image/svg+xml",
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),

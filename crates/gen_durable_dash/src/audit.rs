@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::FutureExt;
-use gen_durable::{AuditEntry, Client};
+use gen_durable::{Client, operate::AuditEntry};
 
 use crate::{
     access::Caller,
@@ -70,7 +70,7 @@ impl Notes {
 /// Writes audit records to the database.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    store: gen_durable::Audit,
+    store: gen_durable::operate::Audit,
 }
 
 impl Audit {
@@ -204,7 +204,7 @@ fn handler_panicked() -> Response {
 /// of the action then has no outcome.
 fn warn_if_failed(written: Result<(), gen_durable::Error>) {
     if let Err(error) = written {
-        tracing::warn!(target: "gen_durable_dash::audit", %error, "the outcome of an action could not be written to the audit log");
+        tracing::warn!(target: "gen_durable_dash::audit", error = format!("{error:#}"), "the outcome of an action could not be written to the audit log");
     }
 }
 

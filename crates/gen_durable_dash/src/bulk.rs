@@ -10,7 +10,11 @@ use std::{
     },
 };
 
-use gen_durable::{Address, Id, Inspect, Search, SearchHit, Timestamp};
+use gen_durable::{
+    Address, Id,
+    inspect::{Inspect, Search, SearchHit},
+    schedule::Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{access::Caller, fingerprint::fingerprint, problem::Answer, shared::Shared};
@@ -70,7 +74,7 @@ pub(crate) async fn matching(
                 fingerprint(found.last_error.as_deref().unwrap_or_default()) == wanted
             })
         };
-        for found in page.found.into_iter().filter(fits) {
+        for found in page.instances.into_iter().filter(fits) {
             if matched.ids.len() == MANY_MAX {
                 return Ok(matched);
             }
@@ -227,12 +231,8 @@ async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
                 return;
             }
             let went = match act {
-                Act::Retry => operate.retry(id, None).await.map(|()| true),
-                Act::Cancel => {
-                    operate
-                        .cancel(Address::Id(Id::from_raw(id)), why, false)
-                        .await
-                }
+                Act::Retry => operate.retry(id).await.map(|()| true),
+                Act::Cancel => operate.cancel(Address::Id(Id::from_raw(id)), why).await,
             };
             match went {
                 Ok(true) => drop(bulk.done.fetch_add(1, Ordering::Relaxed)),
@@ -241,7 +241,7 @@ async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
                     bulk.refused.fetch_add(1, Ordering::Relaxed);
                     let mut errors = bulk.errors.lock().unwrap_or_else(PoisonError::into_inner);
                     if errors.len() < ERRORS_KEPT {
-                        errors.push(format!("{id}: {error}"));
+                        errors.push(format!("{id}: {error:#}"));
                     }
                 }
             }

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
-    extract::{Request, State},
+    extract::{OriginalUri, Request, State},
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -239,7 +239,14 @@ fn caller(shared: &Shared, request: &Request) -> Result<Caller, Box<Response>> {
             .get(header::ACCEPT)
             .and_then(|accept| accept.to_str().ok())
             .is_some_and(|a| a.contains("text/html"));
-    Err(unknown(wants_page && doors.has_tokens()))
+    let is_sign_in = wants_page && doors.has_tokens();
+    // The form of the sign-in page has a relative address, like the links of the dashboard. The
+    // path inside the router is `/` for a request to the bare prefix of a mounted dashboard.
+    let original = request.extensions().get::<OriginalUri>();
+    let redirect = original
+        .filter(|_| is_sign_in && request.uri().path() == "/")
+        .and_then(|OriginalUri(uri)| assets::redirect_to_slash(uri));
+    Err(redirect.map_or_else(|| unknown(is_sign_in), Box::new))
 }
 
 pub(crate) fn refused_token(refusal: Refusal) -> Response {

@@ -75,6 +75,8 @@ pub fn router(client: Client, access: Access, options: Options) -> Result<Router
 /// Compiles the code examples of the guide together with the doc tests.
 #[cfg(doctest)]
 mod guides {
-    #[doc = include_str!("../../../docs/guide/dashboard.md")]
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/dashboard.md")]
     mod dashboard {}
 }

@@ -2,34 +2,70 @@
 
 use std::fmt::Write;
 
+use gen_durable::schedule::Timestamp;
+
 use crate::pulse::Snapshot;
 
 /// A function that reads one gauge, such as the number of due instances, from the backlog of a
 /// queue.
-type Gauge = fn(&gen_durable::Backlog) -> i64;
+type Gauge = fn(&gen_durable::inspect::Backlog) -> i64;
+
+/// The gauges of a queue: name, help text, and the function that reads the gauge.
+const QUEUE_GAUGES: [(&str, &str, Gauge); 4] = [
+    (
+        "durable_queue_due",
+        "Runnable instances that are due, counted up to 10,001",
+        |queue| queue.due,
+    ),
+    (
+        "durable_queue_scheduled",
+        "Runnable instances scheduled for later, counted up to 10,001",
+        |queue| queue.scheduled,
+    ),
+    ("durable_queue_executing", "Running", |queue| {
+        queue.executing
+    }),
+    (
+        "durable_queue_paused",
+        "Whether the queue is paused",
+        |queue| i64::from(queue.paused_at.is_some()),
+    ),
+];
 
 /// Returns the numbers of a snapshot of the overview in the text format of Prometheus.
 pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     let mut out = String::new();
+    write_database(&mut out, snapshot, statements);
+    if let Some(now) = snapshot.now {
+        write_totals(&mut out, snapshot);
+        write_queues(&mut out, snapshot, now);
+        write_findings(&mut out, snapshot);
+        write_instances(&mut out, snapshot);
+    }
+    out
+}
+
+fn write_database(out: &mut String, snapshot: &Snapshot, statements: u64) {
     let up = i32::from(snapshot.trouble.is_none());
     metric(
-        &mut out,
+        out,
         "durable_database_up",
         "gauge",
         "Whether the last read of the database succeeded",
     );
     let _ = writeln!(out, "durable_database_up {up}");
     metric(
-        &mut out,
+        out,
         "durable_dash_statements_total",
         "counter",
         "Statements sent to read the live numbers",
     );
     let _ = writeln!(out, "durable_dash_statements_total {statements}");
-    let Some(now) = snapshot.now else { return out };
+}
 
+fn write_totals(out: &mut String, snapshot: &Snapshot) {
     metric(
-        &mut out,
+        out,
         "durable_instances_estimate",
         "gauge",
         "Estimated number of stored instances",
@@ -41,7 +77,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         estimate.map_or(0, |estimate| estimate.instances)
     );
     metric(
-        &mut out,
+        out,
         "durable_workers_live",
         "gauge",
         "Workers with a valid lease",
@@ -52,7 +88,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         estimate.map_or(0, |estimate| estimate.workers)
     );
     metric(
-        &mut out,
+        out,
         "durable_settled_total",
         "counter",
         "Instances settled since this process began reading",
@@ -68,7 +104,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         snapshot.settled.1
     );
     metric(
-        &mut out,
+        out,
         "durable_commit_seconds",
         "gauge",
         "Time from enqueue to settled, over the last minute",
@@ -87,54 +123,39 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
             );
         }
     }
+}
 
-    let gauges: [(&str, &str, Gauge); 4] = [
-        (
-            "durable_queue_due",
-            "Runnable instances that are due, counted up to 10,001",
-            |queue| queue.due,
-        ),
-        (
-            "durable_queue_scheduled",
-            "Runnable instances scheduled for later, counted up to 10,001",
-            |queue| queue.later,
-        ),
-        ("durable_queue_executing", "Running", |queue| {
-            queue.executing
-        }),
-        (
-            "durable_queue_paused",
-            "Whether the queue is paused",
-            |queue| i64::from(queue.paused_at.is_some()),
-        ),
-    ];
-    for (name, help, value) in gauges {
-        metric(&mut out, name, "gauge", help);
+fn write_queues(out: &mut String, snapshot: &Snapshot, now: Timestamp) {
+    for (name, help, value) in QUEUE_GAUGES {
+        metric(out, name, "gauge", help);
         for queue in &snapshot.backlog {
             let _ = writeln!(
                 out,
                 "{name}{{queue=\"{}\"}} {}",
-                label(&queue.queue),
+                label(&queue.name),
                 value(queue)
             );
         }
     }
     metric(
-        &mut out,
+        out,
         "durable_queue_oldest_seconds",
         "gauge",
         "Seconds since the oldest due instance became due",
     );
     for queue in &snapshot.backlog {
-        let waits = queue.oldest.map_or(0.0, |oldest| {
+        let waits = queue.oldest_due_at.map_or(0.0, |oldest| {
             now.duration_since(oldest).as_secs_f64().max(0.0)
         });
         let _ = writeln!(
             out,
             "durable_queue_oldest_seconds{{queue=\"{}\"}} {waits:.3}",
-            label(&queue.queue)
+            label(&queue.name)
         );
     }
+}
+
+fn write_findings(out: &mut String, snapshot: &Snapshot) {
     let findings = snapshot.findings;
     for (name, help, value) in [
         (
@@ -153,25 +174,27 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
             findings.schedules_failing,
         ),
     ] {
-        metric(&mut out, name, "gauge", help);
+        metric(out, name, "gauge", help);
         let _ = writeln!(out, "{name} {value}");
     }
+}
+
+fn write_instances(out: &mut String, snapshot: &Snapshot) {
     metric(
-        &mut out,
+        out,
         "durable_instances",
         "gauge",
         "Instances by machine, step and status, counted up to 10,001 per status",
     );
     for count in &snapshot.standing {
         let (machine, step) = (label(&count.machine), label(&count.step));
-        let (version, status) = (count.machine_version, count.status.name());
+        let (version, status) = (count.version, count.status.name());
         let _ = writeln!(
             out,
             "durable_instances{{machine=\"{machine}\",version=\"{version}\",step=\"{step}\",status=\"{status}\"}} {}",
             count.count
         );
     }
-    out
 }
 
 fn metric(out: &mut String, name: &str, kind: &str, help: &str) {

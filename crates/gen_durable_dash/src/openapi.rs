@@ -1,6 +1,7 @@
 //! Generates the OpenAPI document of the HTTP API from the same table of routes as the router.
 
 mod lanes;
+mod schemas;
 
 use serde_json::{Map, Value, json};
 
@@ -144,6 +145,9 @@ fn kind_of(kind: &str) -> Value {
     if let Some(inner) = kind.strip_suffix('?') {
         return match inner {
             "any" => json!({}),
+            inner if inner.ends_with("[]") || inner.starts_with(char::is_uppercase) => {
+                json!({"anyOf": [kind_of(inner), {"type": "null"}]})
+            }
             inner => json!({"type": [inner, "null"]}),
         };
     }
@@ -158,295 +162,25 @@ fn kind_of(kind: &str) -> Value {
 }
 
 fn schemas() -> Value {
-    const ROW: &[&str] = &[
-        "*id",
-        "*machine",
-        "*version: integer",
-        "*step",
-        "*status",
-        "*queue",
-        "priority: integer",
-        "tenant",
-        "attempt: integer",
-        "key: string?",
-        "parent_id: string?",
-        "error: string?",
-        "eligible_at: time",
-        "inserted_at: time",
-        "updated_at: time",
-        "settled_at: string?",
+    let entry = |(name, properties): &(&str, &[&str])| ((*name).to_owned(), object(properties));
+    let first = [
+        ("Problem".to_owned(), object(schemas::PROBLEM)),
+        ("Document".to_owned(), json!({"type": "object"})),
     ];
-    let whole = [
-        ROW,
-        &[
-            "failures: integer",
-            "state: any",
-            "data: any",
-            "result: any",
-            "payloads_hidden: boolean",
-            "ancestors: object[]",
-        ],
-    ]
-    .concat();
-    let entries: Vec<(&str, Value)> = vec![
-        (
-            "Problem",
-            object(&["*type", "*title", "*status: integer", "*code", "*detail"]),
-        ),
-        ("Document", json!({"type": "object"})),
-        (
-            "Health",
-            object(&[
-                "database",
-                "schema",
-                "schema_version: integer",
-                "live_workers: integer",
-                "now: time",
-            ]),
-        ),
-        (
-            "Session",
-            object(&[
-                "*name",
-                "*role",
-                "*may_act: boolean",
-                "title",
-                "schema",
-                "version",
-            ]),
-        ),
-        ("SignedOut", object(&["signed_out: boolean"])),
-        (
-            "Overview",
-            object(&[
-                "at: string?",
-                "trouble: string?",
-                "instances: integer?",
-                "bytes: integer?",
-                "*totals: object",
-                "capped: string[]",
-                "*queues: Queue[]",
-                "*workers: Worker[]",
-                "*machines: Machine[]",
-                "*failures: Failure[]",
-                "minute: object",
-                "findings: object",
-                "*chart: Series",
-            ]),
-        ),
-        (
-            "Series",
-            object(&[
-                "*from: integer",
-                "*step: integer",
-                "*arrived: integer[]",
-                "*done: integer[]",
-                "*failed: integer[]",
-                "p50: number?[]",
-                "p95: number?[]",
-                "p99: number?[]",
-            ]),
-        ),
-        (
-            "Machine",
-            object(&[
-                "*name",
-                "versions: integer[]",
-                "workers: integer",
-                "*steps: object",
-                "*edges: Edge[]",
-                "settled_last_minute: integer",
-            ]),
-        ),
-        (
-            "Edge",
-            object(&[
-                "*from",
-                "*to",
-                "*outcome",
-                "*count: integer",
-                "took_ms: number?",
-                "last_at: time",
-            ]),
-        ),
-        ("Machines", object(&["*machines: Machine[]"])),
-        (
-            "Failure",
-            object(&[
-                "*machine",
-                "*step",
-                "*status",
-                "*fingerprint",
-                "*example",
-                "*count: integer",
-                "first_at: time",
-                "last_at: time",
-                "newest",
-            ]),
-        ),
-        ("Failures", object(&["*failures: Failure[]"])),
-        ("Row", object(ROW)),
-        ("Instance", object(&whole)),
-        ("Instances", object(&["*instances: Row[]", "next: string?"])),
-        (
-            "NewInstance",
-            object(&[
-                "*machine",
-                "*step",
-                "version: integer",
-                "state: any",
-                "data: any",
-                "queue",
-                "priority: integer",
-                "tenant",
-                "key",
-                "scope",
-                "at: time",
-                "after_seconds: number",
-                "lane",
-                "lane_blocks: boolean",
-                "partition",
-            ]),
-        ),
-        ("Enqueued", object(&["*id", "*is_new: boolean"])),
-        (
-            "History",
-            object(&["*history: Line[]", "*has_more: boolean"]),
-        ),
-        (
-            "Line",
-            object(&[
-                "seq",
-                "epoch",
-                "at: time",
-                "from",
-                "to",
-                "outcome",
-                "status",
-                "attempt: integer",
-                "took_ms: number?",
-                "woken_at: string?",
-                "cause: string?",
-                "error: string?",
-                "worker: string?",
-            ]),
-        ),
-        (
-            "Inbox",
-            object(&["*signals: InboxSignal[]", "payloads_hidden: boolean"]),
-        ),
-        (
-            "InboxSignal",
-            object(&["id", "name", "payload: any", "once: string?", "at: time"]),
-        ),
-        (
-            "Children",
-            object(&["*counts: object", "*children: object[]"]),
-        ),
-        (
-            "Explanation",
-            object(&["*id", "now: time", "*blockers: object[]"]),
-        ),
-        ("Signal", object(&["*name", "payload: any", "once"])),
-        ("Signalled", object(&["id", "signal", "is_new: boolean"])),
-        ("Cancel", object(&["why", "subtree: boolean"])),
-        ("Cancelled", object(&["id", "cancelled: boolean"])),
-        ("Retry", object(&["step", "data: any"])),
-        ("Retried", object(&["id", "runs_again: boolean"])),
-        (
-            "Many",
-            object(&[
-                "*act",
-                "*filter: object",
-                "fingerprint",
-                "expect: integer",
-                "why",
-            ]),
-        ),
-        (
-            "Preview",
-            object(&[
-                "*count: integer",
-                "*is_all: boolean",
-                "most: integer",
-                "sample: Row[]",
-            ]),
-        ),
-        (
-            "Bulk",
-            object(&[
-                "*id",
-                "act",
-                "by",
-                "began_at: time",
-                "all: integer",
-                "done: integer",
-                "refused: integer",
-                "is_over: boolean",
-                "is_stopped: boolean",
-                "errors: string[]",
-            ]),
-        ),
-        ("Bulks", object(&["*bulks: Bulk[]"])),
-        (
-            "Queue",
-            object(&[
-                "*name",
-                "*paused: boolean",
-                "paused_at: string?",
-                "paused_by: string?",
-                "due: integer",
-                "oldest: string?",
-                "later: integer",
-                "next: string?",
-                "executing: integer",
-                "workers: integer",
-                "capped: boolean",
-            ]),
-        ),
-        ("Queues", object(&["*queues: Queue[]"])),
-        (
-            "Paused",
-            object(&["*queue", "*paused: boolean", "was_paused: boolean"]),
-        ),
-        (
-            "Worker",
-            object(&[
-                "*id",
-                "host",
-                "pid: integer",
-                "queues: string[]",
-                "machines: string[]",
-                "started_at: time",
-                "lease_expires_at: time",
-                "alive: boolean",
-            ]),
-        ),
-        ("Workers", object(&["*workers: Worker[]"])),
-        ("Audit", object(&["*acts: Act[]", "next: string?"])),
-        (
-            "Act",
-            object(&[
-                "*id",
-                "*at: time",
-                "*actor",
-                "source: string?",
-                "*channel",
-                "*action",
-                "*subject",
-                "succeeded: boolean?",
-                "outcome: string?",
-                "ended_at: string?",
-            ]),
-        ),
+    let details = [schemas::ROW, schemas::DETAILS].concat();
+    let rows = [("Row", schemas::ROW), ("Instance", details.as_slice())];
+    let others = [
+        schemas::INSTANCES,
+        schemas::BULKS,
+        schemas::QUEUES,
+        schemas::AUDIT,
+        projections::SCHEMAS,
+        lanes::SCHEMAS,
     ];
-    let more = projections::SCHEMAS.iter().chain(lanes::SCHEMAS);
-    let entries = entries
+    first
         .into_iter()
-        .chain(more.map(|(name, fields)| (*name, object(fields))));
-    Value::Object(
-        entries
-            .map(|(name, schema)| (name.to_owned(), schema))
-            .collect(),
-    )
+        .chain(schemas::LIVE.iter().map(entry))
+        .chain(rows.iter().map(entry))
+        .chain(others.into_iter().flatten().map(entry))
+        .collect()
 }

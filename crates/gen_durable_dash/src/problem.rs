@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use gen_durable::Error;
+use gen_durable::{Error, client::ErrorKind};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -65,20 +65,26 @@ impl Problem {
     }
 }
 
+/// Formats an error of a call with its causes, for a response or an audit record.
+pub(crate) fn with_causes(error: &Error) -> String {
+    format!("{error:#}")
+}
+
 impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
-        let (status, code) = match &error {
-            e if e.is_not_found() => (StatusCode::NOT_FOUND, "not_found"),
-            e if e.is_no_target() => (StatusCode::CONFLICT, "no_target"),
-            e if e.is_taken() => (StatusCode::CONFLICT, "taken"),
-            e if e.is_inbox_full() => (StatusCode::CONFLICT, "inbox_full"),
-            e if e.is_invalid() => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
-            e if e.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, "database_away"),
-            e if e.is_unknown() => (StatusCode::GATEWAY_TIMEOUT, "outcome_unknown"),
-            e if e.is_schema() => (StatusCode::SERVICE_UNAVAILABLE, "schema"),
+        let (status, code) = match error.kind() {
+            ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            ErrorKind::NoTarget => (StatusCode::CONFLICT, "no_target"),
+            ErrorKind::KeyTaken => (StatusCode::CONFLICT, "key_taken"),
+            ErrorKind::RunInProgress => (StatusCode::CONFLICT, "taken"),
+            ErrorKind::InboxFull => (StatusCode::CONFLICT, "inbox_full"),
+            ErrorKind::Invalid => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+            ErrorKind::Transient => (StatusCode::SERVICE_UNAVAILABLE, "database_away"),
+            ErrorKind::Unknown => (StatusCode::GATEWAY_TIMEOUT, "outcome_unknown"),
+            ErrorKind::Schema => (StatusCode::SERVICE_UNAVAILABLE, "schema"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
         };
-        Problem::new(status, code, error.to_string())
+        Problem::new(status, code, with_causes(&error))
     }
 }
 
@@ -161,6 +167,30 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
         match axum::extract::Path::<T>::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(path)) => Ok(At(path)),
             Err(rejection) => Err(Problem::not_found(rejection.body_text())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gen_durable::Pool;
+
+    use super::*;
+
+    #[test]
+    fn the_detail_of_an_error_contains_its_message_and_its_cause_once_each() {
+        let error = Pool::open("postgres://u@h:port/x", "gen_durable", 1).unwrap_err();
+        let problem = Problem::from(error);
+        assert_eq!(
+            (problem.status, problem.code),
+            (StatusCode::UNPROCESSABLE_ENTITY, "invalid")
+        );
+        for message in [
+            "the connection string is invalid",
+            "invalid value for option `port`",
+        ] {
+            let times = problem.detail.matches(message).count();
+            assert_eq!(times, 1, "{}", problem.detail);
         }
     }
 }

@@ -8,14 +8,16 @@ use std::{
 };
 
 use gen_durable::{
-    Backlog, Count, Error, Estimate, FailureGroup, Findings, Inspect, Pool, Timestamp, WorkerInfo,
+    Error, Pool,
+    inspect::{Backlog, Count, Estimate, FailureGroup, Findings, Inspect, WorkerInfo},
+    schedule::Timestamp,
 };
 use tokio::sync::{Notify, watch};
 
 use crate::{
     api::json,
     redact::Redaction,
-    series::{KEPT_SECONDS, Series, Shown, Sums},
+    series::{Chart, KEPT_SECONDS, Series, Sums},
 };
 
 /// The interval between two reads of the numbers of the overview while a dashboard is open.
@@ -45,12 +47,12 @@ pub(crate) struct Snapshot {
     pub(crate) estimate: Option<Estimate>,
     pub(crate) backlog: Vec<Backlog>,
     pub(crate) standing: Vec<Count>,
-    pub(crate) edges: Vec<gen_durable::Edge>,
+    pub(crate) edges: Vec<gen_durable::inspect::Edge>,
     pub(crate) workers: Vec<WorkerInfo>,
     pub(crate) troubles: Vec<FailureGroup>,
     /// Counts of lanes, timers and schedules that need an operator.
     pub(crate) findings: Findings,
-    pub(crate) chart: Shown,
+    pub(crate) chart: Chart,
     /// The numbers of enqueued and settled instances of the last minute, and percentiles of the
     /// time from enqueue to settled.
     pub(crate) minute: Sums,
@@ -90,6 +92,18 @@ struct ReadState {
     seen: std::collections::VecDeque<(i64, i64)>,
     settled: (i64, i64),
     settled_until: Option<i64>,
+}
+
+impl ReadState {
+    /// Adds the instances that settled before `complete_until` to the totals. The totals include
+    /// only complete seconds: in the last `LATE_SECONDS`, a commit with an earlier timestamp may
+    /// still become visible.
+    fn add_settled(&mut self, series: &Series, complete_until: i64) {
+        let sums = series.sums(self.settled_until.unwrap_or(complete_until), complete_until);
+        self.settled.0 += sums.done;
+        self.settled.1 += sums.failed;
+        self.settled_until = Some(complete_until);
+    }
 }
 
 impl Pulse {
@@ -167,7 +181,7 @@ impl Pulse {
     }
 
     /// Returns the overview chart of the last `window` seconds with `step` seconds per point.
-    pub(crate) fn chart(&self, now: i64, window: i64, step: i64) -> Shown {
+    pub(crate) fn chart(&self, now: i64, window: i64, step: i64) -> Chart {
         self.series
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -179,7 +193,7 @@ impl Pulse {
         let mut snapshot = match self.read(state, &before).await {
             Ok(snapshot) => snapshot,
             Err(error) => Snapshot {
-                trouble: Some(error.to_string()),
+                trouble: Some(format!("{error:#}")),
                 ..(*before).clone()
             },
         };
@@ -200,7 +214,7 @@ impl Pulse {
             .map_or(now - KEPT_SECONDS, |second| second - LATE_SECONDS)
             .max(now - KEPT_SECONDS);
         let since = Timestamp::from_second(from).unwrap_or(estimate.now);
-        let finished = inspect.finished(since).await?;
+        let settled = inspect.settled(since).await?;
         // Keeps one entry of `seen` that is at least `LATE_SECONDS` old. The task counts all
         // instances with an id above the id of that entry again, because the commit of an enqueue
         // may become visible after the commit of an enqueue with a higher id.
@@ -237,26 +251,21 @@ impl Pulse {
         } else {
             before.findings
         };
-        let newest = arrived.iter().map(|row| row.newest).max().unwrap_or(after);
+        let newest = arrived
+            .iter()
+            .map(|row| row.newest_id)
+            .max()
+            .unwrap_or(after);
         state.seen.push_back((now, newest.max(after)));
         state.second = Some(now);
         let (chart, minute) = {
             let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-            series.settled(from, finished);
+            series.settled(from, settled);
             // Ignores the arrivals of the first second, because that count is incomplete: the read
             // began with an instance id in the middle of the second.
             series.arrived(arrived_from + 1, &arrived);
             series.trim(now);
-            // The totals of settled instances include only complete seconds: in the last
-            // `LATE_SECONDS`, a commit with an earlier timestamp may still become visible.
-            let complete_until = now - LATE_SECONDS;
-            let sums = series.sums(
-                state.settled_until.unwrap_or(complete_until),
-                complete_until,
-            );
-            state.settled.0 += sums.done;
-            state.settled.1 += sums.failed;
-            state.settled_until = Some(complete_until);
+            state.add_settled(&series, now - LATE_SECONDS);
             (
                 series.show(now, CHART_SECONDS, 1),
                 series.sums(now - 60, now),

@@ -143,14 +143,14 @@ pub(crate) fn all() -> Vec<Route> {
 
         get "/api/v1/projections" projections::list, doc("Projection progress by projection and tenant; `next` is the `after` of the next page").query(&["tenant", "after", "limit"]).answers("Projections");
         get "/api/v1/projections/{name}" projections::scopes, doc("Progress of one projection by tenant").query(&["tenant", "after", "limit"]).answers("Projections");
-        post "/api/v1/projections/{name}/rebuild" projections::rebuild, doc("Apply all events again: in a shadow that is compared and swapped in, or in place").body("Rebuild").answers("Asked");
-        post "/api/v1/projections/{name}/replay" projections::replay, doc("Apply events again to the existing rows").body("Replay").answers("Asked");
-        post "/api/v1/projections/{name}/verify" projections::verify, doc("Apply all events to a shadow and compare it with the live rows").body("KeyScope").answers("Asked");
-        post "/api/v1/projections/{name}/retry" projections::retry, doc("Continue a projection now if it has halted or waits to retry").body("KeyScope").answers("ProjectionRetried");
-        post "/api/v1/projections/{name}/redrive" projections::redrive, doc("Retry one parked event, or all of them").body("Redrive").answers("Redriven");
+        post "/api/v1/projections/{name}/rebuild" projections::acts::rebuild, doc("Apply all events again: to shadow rows that are compared and swapped in, or in place").body("Rebuild").answers("Asked");
+        post "/api/v1/projections/{name}/replay" projections::acts::replay, doc("Apply events again to the existing rows").body("Replay").answers("Asked");
+        post "/api/v1/projections/{name}/verify" projections::acts::verify, doc("Apply all events to shadow rows and compare them with the live rows").body("KeyScope").answers("Asked");
+        post "/api/v1/projections/{name}/retry" projections::acts::retry, doc("Continue a projection now if it has halted or waits to retry").body("KeyScope").answers("ProjectionRetried");
+        post "/api/v1/projections/{name}/redrive" projections::acts::redrive, doc("Retry one parked event, or all of them").body("Redrive").answers("Redriven");
         get "/api/v1/projection_runs" projections::runs, doc("Rebuilds, replays and verifications, the newest first; `next` is the `before` of the next page").query(&["projection", "tenant", "before", "limit"]).answers("ProjectionRuns");
         get "/api/v1/projection_runs/{id}" projections::run, doc("One rebuild, replay or verification").answers("ProjectionRun");
-        post "/api/v1/projection_runs/{id}/cancel" projections::cancel, doc("Cancel a rebuild, replay or verification").body("CancelRun").answers("RunCancelled");
+        post "/api/v1/projection_runs/{id}/cancel" projections::acts::cancel, doc("Cancel a rebuild, replay or verification").body("CancelRun").answers("RunCancelled");
         get "/api/v1/projection_failures" projections::failures, doc("Events that failed to apply and are still not applied; `next` is the `after` of the next page").query(&["projection", "tenant", "after", "limit"]).answers("ProjectionFailures");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Arrived, Finished, Status};
+use gen_durable::inspect::{Arrived, SettledCount, Status};
 use serde::Serialize;
 
 use crate::histogram::Histogram;
@@ -29,7 +29,7 @@ pub(crate) struct Series {
 
 /// A chart: arrays of equal length, one element per point.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Shown {
+pub(crate) struct Chart {
     /// The start of the first point of the chart, in seconds since 1970.
     pub(crate) from: i64,
     /// The number of seconds per point of the chart.
@@ -63,7 +63,7 @@ impl Series {
     /// Replaces the numbers of settled instances of all seconds from `from` on. The dashboard reads
     /// these seconds more than once, because a commit may become visible later than its timestamp
     /// says.
-    pub(crate) fn settled(&mut self, from: i64, finished: Vec<Finished>) {
+    pub(crate) fn settled(&mut self, from: i64, finished: Vec<SettledCount>) {
         for second in self.seconds.range_mut(from..).map(|(_, second)| second) {
             *second = Second {
                 arrived: second.arrived,
@@ -97,15 +97,15 @@ impl Series {
     }
 
     /// Returns a chart of the last `window` seconds before `now`, with `step` seconds per point.
-    pub(crate) fn show(&self, now: i64, window: i64, step: i64) -> Shown {
+    pub(crate) fn show(&self, now: i64, window: i64, step: i64) -> Chart {
         let step = step.max(1);
         // The points of the chart begin at multiples of `step`, so that the values of a point do
         // not change as `now` advances.
         let end = now.div_euclid(step) * step;
-        let mut shown = Shown {
+        let mut shown = Chart {
             from: end - window,
             step,
-            ..Shown::default()
+            ..Chart::default()
         };
         let mut at = shown.from;
         while at < end {

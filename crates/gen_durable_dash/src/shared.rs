@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{Client, Error, Inspect};
+use gen_durable::{Client, Error, inspect::Inspect};
 
 use crate::{
     access::{Access, Doors},

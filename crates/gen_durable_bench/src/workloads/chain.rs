@@ -5,7 +5,8 @@
 use anyhow::Result;
 
 use crate::{
-    bench::{Bench, SCHEMA, Used, say},
+    bench::{Bench, SCHEMA, say},
+    cpu::Used,
     floors::{
         self,
         loops::{self, Work},

@@ -149,7 +149,7 @@ async fn lateness(bench: &Bench, name: &str, count: u64) -> Result<Lateness> {
     })
 }
 
-async fn now(bench: &Bench) -> Result<gen_durable::Timestamp> {
+async fn now(bench: &Bench) -> Result<gen_durable::schedule::Timestamp> {
     let text: String = bench
         .sql
         .query_one("select to_char(statement_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')", &[])

@@ -1,5 +1,7 @@
 //! Runs the bench with small counts, and checks that every workload reports the documented fields.
 //! The measured numbers are not meaningful with small counts.
+// A test may be long: it shows one sequence of events from begin to end.
+#![allow(clippy::too_many_lines)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use gen_durable_bench::{Args, Workload};

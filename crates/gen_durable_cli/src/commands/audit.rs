@@ -1,7 +1,6 @@
 //! `durable audit`: shows the actions of operators.
 
-use gen_durable::{AuditRecord, Timestamp};
-use serde_json::{Value, json};
+use gen_durable::schedule::Timestamp;
 
 use crate::{
     connect::Database,
@@ -14,7 +13,7 @@ const TEXT_CHARS: usize = 60;
 
 /// Show the actions of operators, also failed ones, from dashboards and this program, newest first
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct AuditArgs {
     /// Maximum number of rows, up to 200
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=200))]
     limit: u16,
@@ -25,7 +24,7 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: AuditArgs, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
     let lines = args
         .database
@@ -35,7 +34,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         .audit(args.before, limit)
         .await?;
     if json {
-        return print_json(&lines.iter().map(as_json).collect::<Vec<_>>());
+        return print_json(&lines);
     }
     if lines.is_empty() {
         return print("no actions are recorded");
@@ -65,12 +64,4 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         more.map(|last| format!("\nmore: --before {}", last.id))
             .unwrap_or_default()
     ))
-}
-
-fn as_json(line: &AuditRecord) -> Value {
-    json!({
-        "id": line.id, "at": line.at.to_string(), "actor": line.actor, "source": line.source, "channel": line.channel, "action": line.action,
-        "subject": line.subject, "succeeded": line.succeeded, "outcome": line.outcome,
-        "ended_at": line.ended_at.map(|at| at.to_string()),
-    })
 }

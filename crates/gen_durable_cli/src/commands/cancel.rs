@@ -10,7 +10,7 @@ use crate::{
 
 /// Cancel an instance that has not settled; the result of a running step is rejected
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct CancelArgs {
     /// The id of the instance
     #[arg(
         value_name = "ID",
@@ -30,8 +30,8 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args {
+pub(crate) async fn run(args: CancelArgs, json: bool) -> anyhow::Result<()> {
+    let CancelArgs {
         id,
         whom,
         subtree,
@@ -42,7 +42,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         .address(id)
         .ok_or_else(|| Usage::new("no instance given: pass its id, or --key KEY"))?;
     let client = database.client_for("cancel", named(&to)).await?;
-    let cancelled = client.operate().cancel(to, &reason, subtree).await?;
+    let mut request = client.operate().cancel(to, &reason);
+    if subtree {
+        request = request.subtree();
+    }
+    let cancelled = request.await?;
     if json {
         return print_json(&json!({"cancelled": cancelled}));
     }

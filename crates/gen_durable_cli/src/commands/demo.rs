@@ -9,9 +9,8 @@ use std::{
 };
 
 use anyhow::bail;
-use gen_durable::{Client, Machine, Status};
+use gen_durable::{Client, Machine, inspect::Status};
 use gen_durable_dash::{Access, Options};
-use tokio::net::TcpListener;
 
 use super::{asked_to_end, serve};
 use crate::{
@@ -52,7 +51,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Without DATABASE_URL it starts a private Postgres and removes it at the end. With DATABASE_URL
 /// it uses a schema of its own in that database and drops it at the end.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DemoArgs {
     /// The approximate duration in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
@@ -91,7 +90,7 @@ impl Stay {
     }
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: DemoArgs, json: bool) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new();
     // Registers the handler of SIGINT and SIGTERM once for the whole demo, so that the process
     // misses no signal between two waits.
@@ -148,10 +147,7 @@ async fn start_dashboard(
     port: u16,
     progress: &Progress,
 ) -> Option<(String, tokio::task::JoinHandle<anyhow::Result<()>>)> {
-    let listener = match TcpListener::bind(("127.0.0.1", port)).await {
-        Ok(listener) => listener,
-        Err(_) => TcpListener::bind(("127.0.0.1", 0)).await.ok()?,
-    };
+    let listener = serve::bind_local(port).await.ok()?;
     let address = serve::address(&listener).ok()?;
     progress.say(&format!("dashboard: {address}"));
     let options = Options::new().title("durable demo");
@@ -217,7 +213,7 @@ impl DemoReport {
 }
 
 async fn play(
-    args: &Args,
+    args: &DemoArgs,
     stage: &Stage,
     staff: &mut Staff,
     progress: &mut Progress,
@@ -355,7 +351,7 @@ async fn how_far(client: &Client) -> anyhow::Result<(Far, Far)> {
         far.seen += number;
         match count.status {
             Status::Done => far.done += number,
-            status if status.is_terminal() => far.failed += number,
+            status if status.is_settled() => far.failed += number,
             _ => {}
         }
     }

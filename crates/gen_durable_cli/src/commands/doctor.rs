@@ -3,9 +3,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::ExitCode,
+    time::Duration,
 };
 
-use gen_durable::{Client, Filter, Inspect, KeyFilter, Snapshot, Status, Timestamp};
+use gen_durable::{
+    Client,
+    inspect::{Filter, Inspect, LaneFilter, Snapshot, SnapshotKind, Status},
+    projection::{ScopeFilter, ScopeStatus},
+    schedule::Timestamp,
+};
 use serde_json::json;
 
 use crate::{
@@ -28,7 +34,7 @@ const CONNECTIONS_SHARE: f64 = 0.9;
 
 /// Check for problems that an operator must fix; the exit code is 1 if there are any
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DoctorArgs {
     /// The age in seconds from which a snapshot counts as old
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     old_snapshot: u32,
@@ -54,7 +60,7 @@ impl Report {
     }
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: DoctorArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.database.client().await?;
     let inspect = client.inspect();
     let status = client.pool().migrations().status().await?;
@@ -68,7 +74,12 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     let alive = work(&inspect, &mut report).await?;
     stalled(&client, &mut report).await?;
     server(&inspect, &mut report).await?;
-    vacuum(&inspect, f64::from(args.old_snapshot), &mut report).await?;
+    vacuum(
+        &inspect,
+        Duration::from_secs(args.old_snapshot.into()),
+        &mut report,
+    )
+    .await?;
     let Report { findings, notes } = report;
     if json {
         let version = status.installed;
@@ -105,7 +116,7 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
     let workers = inspect.workers().await?;
     let alive = workers.iter().filter(|worker| worker.alive).count();
     for row in inspect.no_worker_for().await? {
-        let (machine, version, count) = (&row.machine, row.machine_version, thousands(row.count));
+        let (machine, version, count) = (&row.machine, row.version, thousands(row.count));
         match &row.step {
             None => report.find(
                 format!("no live worker runs {machine} v{version}, and {count} instances wait for one"),
@@ -142,16 +153,16 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
             report.find(
                 format!(
                     "the queue {} is paused, by {by}, and {} instances wait in it",
-                    queue.queue,
+                    queue.name,
                     thousands(queue.due)
                 ),
-                format!("`durable resume {}` resumes it", queue.queue),
+                format!("`durable resume {}` resumes it", queue.name),
             );
         } else if queue.workers == 0 && queue.due > 0 && alive > 0 {
             report.find(
                 format!(
                     "no live worker works the queue {}, and {} instances wait in it",
-                    queue.queue,
+                    queue.name,
                     thousands(queue.due)
                 ),
                 "add the queue to an engine: `.queue(Queue::new(…), slots)`",
@@ -165,9 +176,9 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
 async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
     for lane in client
         .inspect()
-        .lanes(KeyFilter {
+        .lanes(LaneFilter {
             blocked: true,
-            ..KeyFilter::default()
+            ..LaneFilter::default()
         })
         .await?
     {
@@ -191,7 +202,7 @@ async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
             );
         }
     }
-    let scopes = client.projections().list(None, None).await?;
+    let scopes = client.projections().list(ScopeFilter::default()).await?;
     let no_worker_for: BTreeSet<&str> = scopes
         .iter()
         .filter(|scope| !scope.served && scope.lag() > 0)
@@ -220,7 +231,10 @@ async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
             format!("`durable projections rebuild {projection} --all-tenants`, or `--tenant …`"),
         );
     }
-    for scope in scopes.into_iter().filter(|scope| scope.status == "halted") {
+    for scope in scopes
+        .into_iter()
+        .filter(|scope| scope.status == ScopeStatus::Halted)
+    {
         report.find(
             format!(
                 "the projection {} of {:?} is halted at {} of {}: {}",
@@ -311,8 +325,8 @@ fn connections(settings: &BTreeMap<String, String>, report: &mut Report) {
 
 /// Checks for transactions and replication slots that keep vacuum from removing dead rows, and for
 /// tables with many dead rows.
-async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> anyhow::Result<()> {
-    for snapshot in inspect.snapshots(old_seconds).await? {
+async fn vacuum(inspect: &Inspect, old: Duration, report: &mut Report) -> anyhow::Result<()> {
+    for snapshot in inspect.snapshots(old).await? {
         let Snapshot {
             kind,
             pid,
@@ -320,22 +334,23 @@ async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> any
             name,
             state,
             age,
+            age_transactions,
             query,
             ..
         } = snapshot;
-        match kind.as_str() {
-            "prepared" => report.find(
-                format!("the prepared transaction {name} of {user} is {} old: vacuum cannot remove newer dead rows", span(age)),
+        let age = span(age.unwrap_or_default().as_secs_f64());
+        match kind {
+            SnapshotKind::Prepared => report.find(
+                format!("the prepared transaction {name} of {user} is {age} old: vacuum cannot remove newer dead rows"),
                 format!("commit prepared '{name}', or rollback prepared '{name}'"),
             ),
-            "slot" => report.note(format!(
+            SnapshotKind::Slot => report.note(format!(
                 "the replication slot {name} ({state}) keeps dead rows of the last {} transactions: drop it if it is unused",
-                thousands(age as i64)
+                thousands(age_transactions.unwrap_or_default())
             )),
             _ => report.find(
                 format!(
-                    "process {pid} of the server ({user}, {name}) has a transaction open for {} ({state}): vacuum cannot remove newer dead rows; its query: {query}",
-                    span(age)
+                    "process {pid} of the server ({user}, {name}) has a transaction open for {age} ({state}): vacuum cannot remove newer dead rows; its query: {query}"
                 ),
                 format!("end it in its application, or `select pg_terminate_backend({pid})`"),
             ),
@@ -345,7 +360,7 @@ async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> any
         let share = table.dead as f64 / (table.live + table.dead).max(1) as f64;
         if table.dead >= DEAD_ROWS && share >= DEAD_SHARE {
             let last = table
-                .last_vacuum
+                .last_vacuum_at
                 .map_or("never".to_owned(), |at| format!("at {at:.0}"));
             report.find(
                 format!(

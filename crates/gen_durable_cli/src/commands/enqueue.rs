@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Timestamp, UntypedInstance};
+use gen_durable::{operate::UntypedInstance, schedule::Timestamp};
 use serde_json::json;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 
 /// Enqueue an instance: `durable enqueue checkout --step reserve --state '{"order": 42}'`
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct EnqueueArgs {
     /// The name of the machine or job
     machine: String,
     /// The state as JSON
@@ -65,14 +65,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: EnqueueArgs, json: bool) -> anyhow::Result<()> {
     let mut new = UntypedInstance::new(args.machine, args.step, args.state);
     new.data = args.data;
     new.version = args.machine_version;
     new.queue = args.queue;
     new.priority = args.priority;
-    new.after = args.after.unwrap_or_default();
-    new.at = args.at;
+    new.delay = args.after.unwrap_or_default();
+    new.due_at = args.at;
     new.tenant = args.tenant;
     new.key = args.key;
     (new.lane, new.lane_blocks, new.partition) = (args.lane, args.lane_blocks, args.partition);
@@ -80,9 +80,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         .database
         .client_for("enqueue", format!("machine {}", new.machine))
         .await?;
-    let (id, is_new) = client.operate().enqueue(new).await?;
+    let enqueued = client.operate().enqueue(new).await?;
+    let (id, is_new) = (enqueued.id.raw(), enqueued.is_new);
     if json {
-        return print_json(&json!({"id": id, "is_new": is_new}));
+        return print_json(&json!({"id": id.to_string(), "is_new": is_new}));
     }
     print(match is_new {
         true => format!("instance {id} was enqueued"),

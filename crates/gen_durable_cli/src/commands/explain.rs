@@ -1,7 +1,12 @@
 //! `durable explain`: shows why an instance does not run.
 
+use std::collections::BTreeMap;
+
 use anyhow::bail;
-use gen_durable::{Blocker, Explanation, Timestamp};
+use gen_durable::{
+    inspect::{Blocker, Explanation},
+    schedule::Timestamp,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -15,7 +20,7 @@ const COUNTED_MAX: i64 = 10_000;
 
 /// Show why an instance does not run: the first blocker, then the others
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ExplainArgs {
     /// The id of the instance
     #[arg(value_name = "ID")]
     id: i64,
@@ -23,8 +28,8 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { id, database } = args;
+pub(crate) async fn run(args: ExplainArgs, json: bool) -> anyhow::Result<()> {
+    let ExplainArgs { id, database } = args;
     let Some(explanation) = database.client().await?.inspect().explain(id).await? else {
         bail!(
             "there is no instance {id} in the schema {}",
@@ -37,7 +42,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let row = &explanation.instance;
     let head = format!(
         "instance {} ({} v{}, step {}) is {}",
-        row.id, row.machine, row.machine_version, row.step, row.status
+        row.id, row.machine, row.version, row.step, row.status
     );
     let mut lines = vec![safe(&head)];
     match explanation.blockers.split_first() {
@@ -59,7 +64,7 @@ fn because_of(other: &Explanation) -> String {
     let row = &other.instance;
     let instance = format!(
         "instance {} ({} v{}, step {}), {}",
-        row.id, row.machine, row.machine_version, row.step, row.status
+        row.id, row.machine, row.version, row.step, row.status
     );
     let why: Vec<String> = other
         .blockers
@@ -115,16 +120,39 @@ fn deadline(at: Option<Timestamp>, now: Timestamp) -> String {
     })
 }
 
+fn location(host: Option<&str>, pid: Option<i32>) -> String {
+    host.zip(pid).map_or_else(String::new, |(host, pid)| {
+        format!(" ({host}, process {pid})")
+    })
+}
+
+fn inbox(signals: &BTreeMap<String, i64>) -> String {
+    if signals.is_empty() {
+        return String::new();
+    }
+    let counts: Vec<String> = signals
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    format!("; in its inbox: {}", counts.join(", "))
+}
+
+/// Formats a number of instances that is counted only up to a limit.
+fn counted(count: i64) -> String {
+    if count > COUNTED_MAX {
+        "over 10,000".to_owned()
+    } else {
+        thousands(count)
+    }
+}
+
 /// Describes a blocker, which is a reason why an instance does not run, in one sentence.
 fn describe(blocker: &Blocker, now: Timestamp) -> String {
     match blocker {
         Blocker::Settled { error: None, .. } => "it has settled".to_owned(),
         Blocker::Settled { error: Some(error), .. } => format!("it has settled: {error}"),
         Blocker::Executing { worker, host, pid, alive } => {
-            let location = match (host, pid) {
-                (Some(host), Some(pid)) => format!(" ({host}, process {pid})"),
-                _ => String::new(),
-            };
+            let location = location(host.as_deref(), *pid);
             match alive {
                 true => format!("its step is running on the worker {worker}{location}"),
                 false => format!(
@@ -133,22 +161,16 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             }
         }
         Blocker::CancelledStepRunning { worker, host, pid, .. } => {
-            let location = host.as_deref().zip(*pid).map(|(host, pid)| format!(" ({host}, process {pid})"));
+            let location = location(host.as_deref(), *pid);
             format!(
-                "it was cancelled, but its step is still running on the worker {worker}{}: its lane and partition key stay occupied until the step ends or the lease of that worker expires",
-                location.unwrap_or_default()
+                "it was cancelled, but its step is still running on the worker {worker}{location}: its lane and partition key stay occupied until the step ends or the lease of that worker expires"
             )
         }
-        Blocker::AwaitingSignal { names, since, deadline: at, signals } => {
-            let mut text = format!("it waits for {} (started {})", names.join(" or "), relative(*since, now));
-            text.push_str(&format!("; {}", deadline(*at, now)));
-            if !signals.is_empty() {
-                let inbox: Vec<String> = signals.iter().map(|(name, count)| format!("{count} {name}")).collect();
-                text.push_str(&format!("; in its inbox: {}", inbox.join(", ")));
-            }
-            text
+        Blocker::AwaitingSignal { names, since, deadline_at: at, signals } => {
+            let (names, since, deadline) = (names.join(" or "), relative(*since, now), deadline(*at, now));
+            format!("it waits for {names} (started {since}); {deadline}{}", inbox(signals))
         }
-        Blocker::AwaitingChildren { pending, any, deadline: at, children } => {
+        Blocker::AwaitingChildren { pending, any, deadline_at: at, children } => {
             let which = if *any { "any of" } else { "all of" };
             let mut text = format!("it waits for {which} {pending} pending children; {}", deadline(*at, now));
             for child in children {
@@ -157,7 +179,7 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             text
         }
         Blocker::Queued { lane, ahead, head } => {
-            let ahead = if *ahead > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(*ahead) };
+            let ahead = counted(*ahead);
             format!("it is in the lane {lane} with {ahead} before it; the head of the lane is {}", because_of(head))
         }
         Blocker::AwaitingPlacement { live_workers: 0 } => {
@@ -171,7 +193,7 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             format!("it waits for the partition key {partition}, held by {}", because_of(holder))
         }
         Blocker::BlocksLane { lane, tenant, behind } => {
-            let behind = if *behind > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(*behind) };
+            let behind = counted(*behind);
             let words = lane_words(tenant, lane);
             format!(
                 "it blocks the lane {lane}, {behind} wait behind it: `durable lanes retry {words}` runs it again, `durable lanes skip {words}` leaves it failed and runs the next, `durable lanes discard {words}` cancels it and runs the next"
@@ -185,16 +207,16 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             error.as_deref().unwrap_or("no error was recorded")
         ),
         Blocker::QueueNotWorked { queue } => format!("no live worker works the queue {queue}"),
-        Blocker::QueuePaused { queue, since, by } => {
-            let by = by.as_deref().unwrap_or("an unknown user");
-            format!("the queue {queue} is paused, by {by}, {} (`durable resume {queue}` resumes it)", relative(*since, now))
+        Blocker::QueuePaused { queue, paused_at, paused_by } => {
+            let by = paused_by.as_deref().unwrap_or("an unknown user");
+            format!("the queue {queue} is paused, by {by}, {} (`durable resume {queue}` resumes it)", relative(*paused_at, now))
         }
-        Blocker::NotDue { at } => format!("it is due {}", relative(*at, now)),
-        Blocker::MachineNotServed { machine, machine_version, queue } => {
-            format!("no live worker of the queue {queue} runs {machine} v{machine_version}")
+        Blocker::NotDue { due_at } => format!("it is due {}", relative(*due_at, now)),
+        Blocker::MachineNotServed { machine, version, queue } => {
+            format!("no live worker of the queue {queue} runs {machine} v{version}")
         }
-        Blocker::NoWorkerForStep { machine, machine_version, step, queue } => {
-            format!("no live worker of the queue {queue} that runs {machine} v{machine_version} knows the step `{step}`: deploy a build that has it")
+        Blocker::NoWorkerForStep { machine, version, step, queue } => {
+            format!("no live worker of the queue {queue} that runs {machine} v{version} knows the step `{step}`: deploy a build that has it")
         }
         Blocker::Suspect { crashes } => {
             format!("it is a suspect: {crashes} workers crashed while they ran it, so a worker runs it only while it runs no other suspect")
@@ -205,27 +227,26 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
     }
 }
 
+/// Returns an explanation as JSON, with a `text` for people in each blocker, and the `reason` why
+/// the instance has not settled.
 pub(crate) fn as_json(explanation: &Explanation) -> Value {
     let blockers: Vec<Value> = explanation
         .blockers
         .iter()
         .map(|blocker| {
-            let value = json!({"kind": kind(blocker), "text": describe(blocker, explanation.now)});
+            let text = json!({"text": describe(blocker, explanation.now)});
+            let shown = and(json!(blocker), text);
             match blocker {
-                Blocker::Queued { lane, ahead, head } => and(
-                    value,
-                    json!({"lane": lane, "ahead": ahead, "head": as_json(head)}),
-                ),
-                Blocker::PartitionWaiting { partition, holder } => and(
-                    value,
-                    json!({"partition": partition, "holder": as_json(holder)}),
-                ),
-                _ => value,
+                Blocker::Queued { head, .. } => and(shown, json!({"head": as_json(head)})),
+                Blocker::PartitionWaiting { holder, .. } => {
+                    and(shown, json!({"holder": as_json(holder)}))
+                }
+                _ => shown,
             }
         })
         .collect();
-    let row = &explanation.instance;
-    json!({"id": row.id, "machine": row.machine, "step": row.step, "status": row.status.name(), "blockers": blockers})
+    let more = json!({"blockers": blockers, "reason": reason(explanation)});
+    and(json!(explanation), more)
 }
 
 /// Adds the fields of the JSON object `more` to the JSON object `value`.
@@ -234,29 +255,4 @@ pub(crate) fn and(mut value: Value, more: Value) -> Value {
         fields.extend(more);
     }
     value
-}
-
-/// Returns the name of a blocker, which is a reason why an instance does not run, for JSON output.
-fn kind(blocker: &Blocker) -> &'static str {
-    match blocker {
-        Blocker::Settled { .. } => "settled",
-        Blocker::Executing { alive: true, .. } => "executing",
-        Blocker::Executing { .. } => "worker_lost",
-        Blocker::CancelledStepRunning { .. } => "cancelled_step_running",
-        Blocker::AwaitingSignal { .. } => "awaiting_signal",
-        Blocker::AwaitingChildren { .. } => "awaiting_children",
-        Blocker::Queued { .. } => "queued",
-        Blocker::AwaitingPlacement { .. } => "awaiting_placement",
-        Blocker::PartitionWaiting { .. } => "partition_waiting",
-        Blocker::BlocksLane { .. } => "blocks_lane",
-        Blocker::Stuck { .. } => "stuck",
-        Blocker::QueueNotWorked { .. } => "queue_not_worked",
-        Blocker::QueuePaused { .. } => "queue_paused",
-        Blocker::NotDue { .. } => "not_due",
-        Blocker::MachineNotServed { .. } => "machine_not_served",
-        Blocker::NoWorkerForStep { .. } => "no_worker_for_step",
-        Blocker::Suspect { .. } => "suspect",
-        Blocker::BehindOthers { .. } => "behind",
-        _ => "unknown",
-    }
 }

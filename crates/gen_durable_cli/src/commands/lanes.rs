@@ -1,6 +1,11 @@
 //! `durable lanes`: lists the lanes and their heads, and unblocks a blocked lane.
 
-use gen_durable::{KeyFilter, LaneInfo, LaneKey, Operate, Timestamp};
+use gen_durable::{
+    inspect::{KeyCursor, LaneFilter, LaneInfo},
+    machine::LaneKey,
+    operate::Operate,
+    schedule::Timestamp,
+};
 use serde_json::{Value, json};
 
 use super::explain::{and, as_json, lane_words, reason};
@@ -18,9 +23,9 @@ const REASON_CHARS: usize = 90;
 /// List the lanes that have instances: their depth, their head, and why it has not finished
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Args {
+pub(crate) struct LanesArgs {
     #[command(subcommand)]
-    act: Option<Act>,
+    act: Option<LanesCommand>,
     /// Only this tenant; '' selects instances without a tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
@@ -41,7 +46,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Act {
+enum LanesCommand {
     /// Run the head of a blocked lane again, at its position
     Retry(One),
     /// Leave the head of a blocked lane failed, and run the next instance
@@ -79,15 +84,15 @@ impl One {
     }
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: LanesArgs, json: bool) -> anyhow::Result<()> {
     let (lane, id, word, done) = match args.act {
         None => return list(args, json).await,
-        Some(Act::Retry(one)) => {
+        Some(LanesCommand::Retry(one)) => {
             let (operate, lane) = one.open("retry lane").await?;
             let id = operate.lane_retry(lane.clone()).await?;
             (lane, id, "retried", "runs again at its position")
         }
-        Some(Act::Skip(one)) => {
+        Some(LanesCommand::Skip(one)) => {
             let (operate, lane) = one.open("skip lane").await?;
             let id = operate.lane_skip(lane.clone()).await?;
             (
@@ -97,7 +102,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 "stays failed, and the next instance runs",
             )
         }
-        Some(Act::Discard { one, reason }) => {
+        Some(LanesCommand::Discard { one, reason }) => {
             let (operate, lane) = one.open("discard lane").await?;
             let id = operate.lane_discard(lane.clone(), &reason).await?;
             (
@@ -110,21 +115,21 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     };
     if json {
         return print_json(
-            &json!({"lane": lane.key(), "tenant": lane.tenant(), "id": id, "act": word}),
+            &json!({"lane": lane.key(), "tenant": lane.tenant(), "id": id.to_string(), "act": word}),
         );
     }
     print(safe(&format!("lane {lane}: instance {id} {done}")))
 }
 
-async fn list(args: Args, json: bool) -> anyhow::Result<()> {
+async fn list(args: LanesArgs, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
-    let after = args.after.map(|key| (args.after_tenant, key));
-    let filter = KeyFilter {
+    let after = args.after.map(|key| KeyCursor::new(args.after_tenant, key));
+    let filter = LaneFilter {
         tenant: args.tenant,
         blocked: args.blocked,
         after,
         limit,
-        ..KeyFilter::default()
+        ..LaneFilter::default()
     };
     let lanes = args
         .database
@@ -202,17 +207,8 @@ fn row(lane: &LaneInfo, now: Timestamp) -> [String; 10] {
     ]
 }
 
+/// Returns a lane as JSON, with texts for people in the explanation of its head.
 fn for_programs(lane: &LaneInfo) -> Value {
-    let head = lane.head.as_ref().map(|head| {
-        let row = &head.instance;
-        let more = json!({
-            "attempt": row.attempt, "since": row.updated_at.to_string(), "queue": row.queue,
-            "eligible_at": row.eligible_at.to_string(), "last_error": row.last_error, "why": reason(head),
-        });
-        and(as_json(head), more)
-    });
-    json!({
-        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "awaiting_placement": lane.awaiting_placement,
-        "blocked": lane.is_blocked(), "head": head,
-    })
+    let head = lane.head.as_ref().map(as_json);
+    and(json!(lane), json!({"head": head}))
 }

@@ -1,9 +1,11 @@
 //! `durable ls`: lists instances, newest first.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use gen_durable::{Filter, Status, Timestamp};
+use gen_durable::{
+    inspect::{Filter, Status},
+    schedule::Timestamp,
+};
 
-use super::show::as_json;
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -15,7 +17,7 @@ const ERROR_CHARS: usize = 60;
 
 /// List instances, newest first
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct LsArgs {
     /// Only this machine
     #[arg(long)]
     machine: Option<String>,
@@ -45,13 +47,12 @@ pub(crate) struct Args {
 }
 
 fn statuses() -> impl TypedValueParser<Value = Status> {
-    PossibleValuesParser::new(Status::ALL.map(Status::name))
-        .try_map(|name| Status::named(&name).ok_or("there is no such status"))
+    PossibleValuesParser::new(Status::ALL.map(Status::name)).try_map(|name| name.parse::<Status>())
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: LsArgs, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
-    let Args {
+    let LsArgs {
         machine,
         status,
         queue,
@@ -73,11 +74,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     };
     let instances = args.database.client().await?.inspect().list(filter).await?;
     if json {
-        let rows = instances
-            .iter()
-            .map(as_json)
-            .collect::<Result<Vec<_>, _>>()?;
-        return print_json(&rows);
+        return print_json(&instances);
     }
     if instances.is_empty() {
         return print("no instances match");

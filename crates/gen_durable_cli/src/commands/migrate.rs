@@ -11,7 +11,7 @@ use crate::{
 
 /// Install, update or remove the schema
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum MigrateCommand {
     /// Upgrade the schema to the version of this build
     Up {
         /// Upgrade to this version instead of the newest
@@ -65,13 +65,13 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(command: MigrateCommand, json: bool) -> anyhow::Result<()> {
     match command {
-        Command::Up { to, database } => {
+        MigrateCommand::Up { to, database } => {
             let applied = database.pool().await?.migrations().up(to).await?;
             moved("applied", &applied, &database, json)
         }
-        Command::Down { to, yes, database } => {
+        MigrateCommand::Down { to, yes, database } => {
             let migrations = database.pool().await?.migrations();
             let lost = migrations.tables_dropped_by(to).await?;
             if !lost.is_empty() && !yes {
@@ -85,12 +85,12 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
             let undone = migrations.down(to).await?;
             moved("undone", &undone, &database, json)
         }
-        Command::Status { database } => status(&database, json).await,
-        Command::Sql { from, to, database } => sql(
+        MigrateCommand::Status { database } => status(&database, json).await,
+        MigrateCommand::Sql { from, to, database } => sql(
             &database.unconnected_pool()?.migrations().sql(from, to)?,
             json,
         ),
-        Command::Grant {
+        MigrateCommand::Grant {
             runtime,
             reader,
             print: true,
@@ -102,7 +102,7 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
                 .grants_sql(&runtime, &reader)?,
             json,
         ),
-        Command::Grant {
+        MigrateCommand::Grant {
             runtime,
             reader,
             print: false,
@@ -169,12 +169,11 @@ async fn status(database: &Database, json: bool) -> anyhow::Result<()> {
     let status = database.pool().await?.migrations().status().await?;
     let schema = &database.schema;
     if json {
-        return print_json(&json!({
-            "schema": schema,
-            "installed": status.installed,
-            "current": status.current,
-            "oldest_served": status.oldest_served,
-        }));
+        let mut shown = json!(status);
+        if let Some(fields) = shown.as_object_mut() {
+            fields.insert("schema".to_owned(), json!(schema));
+        }
+        return print_json(&shown);
     }
     print(match status.installed {
         0 => format!("the schema {schema} is not installed: run `durable migrate up`"),

@@ -1,10 +1,13 @@
 //! `durable partitions`: lists the partition keys, the holder of each key, and the number of
 //! instances that wait for the key.
 
-use gen_durable::{KeyFilter, Timestamp};
+use gen_durable::{
+    inspect::{KeyCursor, PartitionFilter, PartitionInfo},
+    schedule::Timestamp,
+};
 use serde_json::{Value, json};
 
-use super::explain::{as_json, lane_words, reason};
+use super::explain::{and, as_json, lane_words, reason};
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -18,7 +21,7 @@ const REASON_CHARS: usize = 90;
 
 /// List the partition keys with running or waiting instances
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PartitionsArgs {
     /// Only this tenant; '' selects instances without a tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
@@ -35,14 +38,14 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: PartitionsArgs, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
-    let after = args.after.map(|key| (args.after_tenant, key));
-    let filter = KeyFilter {
+    let after = args.after.map(|key| KeyCursor::new(args.after_tenant, key));
+    let filter = PartitionFilter {
         tenant: args.tenant,
         after,
         limit,
-        ..KeyFilter::default()
+        ..PartitionFilter::default()
     };
     let keys = args
         .database
@@ -55,8 +58,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         let rows: Vec<Value> = keys
             .iter()
             .map(|key| {
-                let holder = key.holder.as_ref().map(as_json);
-                json!({"tenant": key.tenant, "key": key.key, "waiting": key.waiting, "holder": holder})
+                let holder = json!({"holder": key.holder.as_ref().map(as_json)});
+                and(json!(key), holder)
             })
             .collect();
         return print_json(&rows);
@@ -64,12 +67,17 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     if keys.is_empty() {
         return print("no instance runs or waits under a partition key");
     }
+    print(format!("{}{}", table(&keys), next_page(&keys, limit)))
+}
+
+/// Formats the partition keys as a table.
+fn table(keys: &[PartitionInfo]) -> Rows {
     let now = Timestamp::now();
     let mut rows = Rows::new([
         "key", "tenant", "waiting", "holder", "machine", "step", "status", "since", "why",
     ])
     .right([2, 3]);
-    for key in &keys {
+    for key in keys {
         let waiting = if key.waiting > COUNTED_MAX {
             "over 10,000".to_owned()
         } else {
@@ -103,7 +111,12 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             why,
         ]);
     }
-    let more = match keys.last() {
+    rows
+}
+
+/// Returns the arguments for the next page, if there may be one.
+fn next_page(keys: &[PartitionInfo], limit: usize) -> String {
+    match keys.last() {
         Some(last) if keys.len() == limit => {
             let tenant = lane_words("", &last.tenant);
             let of = if last.tenant.is_empty() {
@@ -114,6 +127,5 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             format!("\nmore: --after {}{of}", safe(&lane_words("", &last.key)))
         }
         _ => String::new(),
-    };
-    print(format!("{rows}{more}"))
+    }
 }

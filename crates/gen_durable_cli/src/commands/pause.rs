@@ -9,35 +9,36 @@ use crate::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PauseArgs {
     /// The queue
     queue: String,
     #[command(flatten)]
     database: Database,
 }
 
-pub(crate) async fn pause(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { queue, database } = args;
-    database
+pub(crate) async fn pause(args: PauseArgs, json: bool) -> anyhow::Result<()> {
+    let PauseArgs { queue, database } = args;
+    let was_open = database
         .client_for("pause", format!("queue {queue}"))
         .await?
-        .pause(&queue, &user())
+        .pause_queue(&queue, &user())
         .await?;
     if json {
-        return print_json(&json!({"queue": queue, "paused": true}));
+        return print_json(&json!({"queue": queue, "paused": true, "was_paused": !was_open}));
     }
     let queue = safe(&queue);
+    let verb = if was_open { "is" } else { "was already" };
     print(format!(
-        "{queue} is paused: running steps continue, and nothing is claimed until `durable resume {queue}`"
+        "{queue} {verb} paused: running steps continue, and nothing is claimed until `durable resume {queue}`"
     ))
 }
 
-pub(crate) async fn resume(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { queue, database } = args;
+pub(crate) async fn resume(args: PauseArgs, json: bool) -> anyhow::Result<()> {
+    let PauseArgs { queue, database } = args;
     let was_paused = database
         .client_for("resume", format!("queue {queue}"))
         .await?
-        .resume(&queue)
+        .resume_queue(&queue)
         .await?;
     if json {
         return print_json(&json!({"queue": queue, "paused": false, "was_paused": was_paused}));

@@ -1,15 +1,20 @@
 //! `durable projections`: shows the state of projections, and requests rebuilds, replays,
 //! verifications and retries from workers.
 
+mod read;
+
 use std::time::Duration;
 
-use gen_durable::{Client, ProjectionInfo, ProjectionRun, Projections, RunKind, Timestamp};
-use serde_json::{Value, json};
+use gen_durable::{
+    Client,
+    projection::{Projections, RunKind, Scope, ScopeFilter},
+};
+use serde_json::json;
 
+use self::read::{failures, list, run_table, runs};
 use crate::{
     connect::{Database, Usage, user},
-    table::{Rows, print, print_json},
-    text::{relative, safe, short, span, thousands},
+    table::{print, print_json},
 };
 
 /// The maximum number of characters of an error in the table that `durable projections` prints.
@@ -22,24 +27,24 @@ const ERROR_CHARS: usize = 60;
 /// `durable projections runs` shows the progress.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Args {
+pub(crate) struct ProjectionsArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<ProjectionsCommand>,
     #[command(flatten)]
     which: Which,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ProjectionsCommand {
     /// List rebuilds, replays and verifications, newest first
     Runs(Which),
     /// List events that could not be applied
     Failures(Failures),
-    /// Apply all events again: to a shadow that is compared and swapped in, or in place
+    /// Apply all events again: to shadow rows that are compared and swapped in, or in place
     Rebuild(Rebuild),
     /// Apply events again to the existing rows
     Replay(Replay),
-    /// Apply all events to a shadow, and compare it with the live rows
+    /// Apply all events to shadow rows, and compare them with the live rows
     Verify(Verify),
     /// Cancel a run
     Cancel(Cancel),
@@ -96,7 +101,7 @@ struct Scopes {
 struct Rebuild {
     #[command(flatten)]
     scopes: Scopes,
-    /// Clear and refill the rows, instead of filling a shadow and swapping it in
+    /// Clear and refill the rows, instead of filling shadow rows and swapping them in
     #[arg(long)]
     in_place: bool,
     /// Swap even if the digests differ
@@ -156,12 +161,12 @@ impl Scopes {
     }
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ProjectionsArgs, json: bool) -> anyhow::Result<()> {
     match args.command {
         None => list(args.which, json).await,
-        Some(Command::Runs(which)) => runs(which, json).await,
-        Some(Command::Failures(args)) => failures(args, json).await,
-        Some(Command::Rebuild(Rebuild {
+        Some(ProjectionsCommand::Runs(which)) => runs(which, json).await,
+        Some(ProjectionsCommand::Failures(args)) => failures(args, json).await,
+        Some(ProjectionsCommand::Rebuild(Rebuild {
             scopes,
             in_place,
             force,
@@ -184,7 +189,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             )
             .await
         }
-        Some(Command::Replay(Replay {
+        Some(ProjectionsCommand::Replay(Replay {
             scopes,
             after,
             up_to,
@@ -202,7 +207,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             )
             .await
         }
-        Some(Command::Verify(Verify { scopes })) => {
+        Some(ProjectionsCommand::Verify(Verify { scopes })) => {
             request(
                 "verify",
                 scopes,
@@ -216,8 +221,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             )
             .await
         }
-        Some(Command::Cancel(args)) => cancel(args, json).await,
-        Some(Command::Retry(args)) => retry(args, json).await,
+        Some(ProjectionsCommand::Cancel(args)) => cancel(args, json).await,
+        Some(ProjectionsCommand::Retry(args)) => retry(args, json).await,
     }
 }
 
@@ -247,11 +252,12 @@ impl RunRequest {
             };
             return Ok(request.await?);
         };
+        let scope = Scope::new(projection).of(tenant);
         let request = match self.kind {
-            RunKind::Rebuild => projections.rebuild(tenant, projection),
-            RunKind::Shadow => projections.rebuild_in_a_shadow(tenant, projection),
-            RunKind::Verify => projections.verify(tenant, projection),
-            _ => projections.replay(tenant, projection),
+            RunKind::Rebuild => projections.rebuild(scope),
+            RunKind::Shadow => projections.shadow_rebuild(scope),
+            RunKind::Verify => projections.verify(scope),
+            _ => projections.replay(scope),
         };
         let mut request = request.after(self.after).by(user());
         request = if self.force { request.force() } else { request };
@@ -264,203 +270,13 @@ impl RunRequest {
     }
 }
 
-async fn list(which: Which, json: bool) -> anyhow::Result<()> {
-    let Which {
-        projection,
-        tenant,
-        database,
-    } = which;
-    let found = database
-        .client()
-        .await?
-        .projections()
-        .list(tenant.as_deref(), projection.as_deref())
-        .await?;
-    if json {
-        return print_json(&found.iter().map(info).collect::<Vec<_>>());
-    }
-    if found.is_empty() {
-        return print("no projection has processed an event yet");
-    }
-    let mut rows = Rows::new([
-        "projection",
-        "tenant",
-        "health",
-        "position",
-        "lag",
-        "behind",
-        "gen",
-        "owner",
-        "error",
-    ])
-    .right([3, 4, 5, 6]);
-    for one in &found {
-        rows.add([
-            format!("{} v{}", one.projection, one.version),
-            one.tenant.clone(),
-            one.health(),
-            thousands(one.position),
-            thousands(one.lag()),
-            one.lag_seconds.map(span).unwrap_or_default(),
-            one.generation.to_string(),
-            owner(one),
-            short(
-                &safe(one.last_error.as_deref().unwrap_or_default()),
-                ERROR_CHARS,
-            ),
-        ]);
-    }
-    print(rows)
-}
-
-fn owner(one: &ProjectionInfo) -> String {
-    match (&one.host, one.pid) {
-        (Some(host), Some(pid)) if one.owned => format!("{host}/{pid}"),
-        _ => String::new(),
-    }
-}
-
-fn info(one: &ProjectionInfo) -> Value {
-    json!({
-        "projection": one.projection, "tenant": one.tenant, "version": one.version, "offered": one.offered, "generation": one.generation,
-        "partition": one.partition, "position": one.position, "log_position": one.log_position, "lag": one.lag(),
-        "lag_seconds": one.lag_seconds, "status": one.status, "health": one.health(), "served": one.served, "attempts": one.attempts,
-        "last_error": one.last_error, "owner": one.owner, "owned": one.owned, "host": one.host, "pid": one.pid,
-        "retry_at": one.retry_at.map(|at| at.to_string()), "updated_at": one.updated_at.to_string(),
-        "digest": one.digest.as_ref().map(|bytes| hex(bytes)), "digest_position": one.digest_position,
-    })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-async fn runs(which: Which, json: bool) -> anyhow::Result<()> {
-    let Which {
-        projection,
-        tenant,
-        database,
-    } = which;
-    let found = database
-        .client()
-        .await?
-        .projections()
-        .runs(tenant.as_deref(), projection.as_deref())
-        .await?;
-    if json {
-        return print_json(&found.iter().map(run_json).collect::<Vec<_>>());
-    }
-    if found.is_empty() {
-        print("no runs")
-    } else {
-        print(run_table(&found))
-    }
-}
-
-fn run_table(runs: &[ProjectionRun]) -> Rows {
-    let now = Timestamp::now();
-    let mut rows = Rows::new([
-        "run",
-        "kind",
-        "projection",
-        "tenant",
-        "status",
-        "position",
-        "of",
-        "changed",
-        "verdict",
-    ])
-    .right([0, 5, 6]);
-    for run in runs {
-        let text = run
-            .error
-            .as_deref()
-            .or(run.verdict.as_deref())
-            .unwrap_or_default();
-        rows.add([
-            run.id.to_string(),
-            run.kind.name().to_owned(),
-            run.projection.clone(),
-            run.tenant.clone(),
-            run.status.clone(),
-            thousands(run.position),
-            run.target.map(thousands).unwrap_or_default(),
-            relative(run.updated_at, now),
-            short(&safe(text), ERROR_CHARS),
-        ]);
-    }
-    rows
-}
-
-fn run_json(run: &ProjectionRun) -> Value {
-    json!({
-        "run": run.id, "kind": run.kind.name(), "projection": run.projection, "tenant": run.tenant, "status": run.status,
-        "generation": run.generation, "position": run.position, "target": run.target, "verdict": run.verdict,
-        "error": run.error, "requested_by": run.requested_by, "updated_at": run.updated_at.to_string(),
-        "finished_at": run.finished_at.map(|at| at.to_string()),
-    })
-}
-
-async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
-    let Failures {
-        resolved,
-        which: Which {
-            projection,
-            tenant,
-            database,
-        },
-    } = args;
-    let client = database.client().await?;
-    let found = client
-        .projections()
-        .failures(tenant.as_deref(), projection.as_deref(), resolved)
-        .await?;
-    if json {
-        let row = |f: &gen_durable::ProjectionFailure| {
-            json!({
-                "projection": f.projection, "tenant": f.tenant, "position": f.position, "event": f.event,
-                "attempts": f.attempts, "state": f.state, "error": f.error, "last_at": f.last_at.to_string(),
-            })
-        };
-        return print_json(&found.iter().map(row).collect::<Vec<_>>());
-    }
-    if found.is_empty() {
-        return print("no failures");
-    }
-    let now = Timestamp::now();
-    let mut rows = Rows::new([
-        "projection",
-        "tenant",
-        "position",
-        "event",
-        "state",
-        "attempts",
-        "last",
-        "error",
-    ])
-    .right([2, 5]);
-    for one in found {
-        rows.add([
-            one.projection,
-            one.tenant,
-            one.position.to_string(),
-            one.event.unwrap_or_default(),
-            one.state,
-            one.attempts.to_string(),
-            relative(one.last_at, now),
-            short(&safe(&one.error), ERROR_CHARS),
-        ]);
-    }
-    print(rows)
-}
-
 /// Returns the tenants for which the command requests a change of a projection. For
 /// `--all-tenants`, reads the names of all tenants from the database before the first change.
 async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String>> {
     let Some(tenant) = &scopes.tenant else {
         let all = client
             .projections()
-            .list(None, Some(&scopes.projection))
+            .list(ScopeFilter::default().projection(&scopes.projection))
             .await?;
         if all.is_empty() {
             return Err(Usage::new(format!(
@@ -491,9 +307,12 @@ async fn request(act: &str, scopes: Scopes, json: bool, run: RunRequest) -> anyh
             runs
         }
         None => {
-            let found = projections
-                .runs(scopes.tenant.as_deref(), Some(&scopes.projection))
-                .await?;
+            let filter = ScopeFilter {
+                projection: Some(scopes.projection),
+                tenant: scopes.tenant,
+                ..ScopeFilter::default()
+            };
+            let found = projections.runs(filter).await?;
             found
                 .into_iter()
                 .filter(|run| ids.binary_search(&run.id).is_ok())
@@ -501,7 +320,7 @@ async fn request(act: &str, scopes: Scopes, json: bool, run: RunRequest) -> anyh
         }
     };
     if json {
-        return print_json(&runs.iter().map(run_json).collect::<Vec<_>>());
+        return print_json(&runs);
     }
     let pending = runs.iter().filter(|run| !run.is_over()).count();
     let hint = if pending > 0 {
@@ -542,19 +361,10 @@ async fn retry(args: Retry, json: bool) -> anyhow::Result<()> {
     let client = scopes.database.client_for(act, scopes.named()).await?;
     let mut count = 0;
     for tenant in expanded(&client, &scopes).await? {
+        let scope = Scope::new(&scopes.projection).of(tenant);
         count += match parked {
-            true => {
-                client
-                    .projections()
-                    .redrive(&tenant, &scopes.projection, position)
-                    .await?
-            }
-            false => usize::from(
-                client
-                    .projections()
-                    .retry(&tenant, &scopes.projection)
-                    .await?,
-            ),
+            true => client.projections().redrive(scope, position).await?,
+            false => usize::from(client.projections().retry(scope).await?),
         };
     }
     if json {

@@ -1,7 +1,5 @@
 //! `durable queues`: shows the number of waiting and running instances of each queue.
 
-use serde_json::{Value, json};
-
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -11,26 +9,17 @@ use crate::{
 /// `durable queues` counts at most this number of due instances per queue.
 const DUE_COUNTED_MAX: i64 = 10_000;
 
-/// List the queues that have instances or are paused
+/// List the queues that have instances or workers, or are paused
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct QueuesArgs {
     #[command(flatten)]
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: QueuesArgs, json: bool) -> anyhow::Result<()> {
     let queues = args.database.client().await?.inspect().queues().await?;
     if json {
-        let rows: Vec<Value> = queues
-            .iter()
-            .map(|q| {
-                json!({
-                    "name": q.name, "paused": q.paused, "due": q.due, "executing": q.executing,
-                    "queued": q.queued, "partition_waiting": q.partition_waiting,
-                })
-            })
-            .collect();
-        return print_json(&rows);
+        return print_json(&queues);
     }
     let mut rows = Rows::new([
         "queue",
@@ -54,7 +43,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             counted(queue.queued),
             counted(queue.partition_waiting),
         );
-        let paused = if queue.paused { "paused" } else { "" };
+        let paused = if queue.is_paused() { "paused" } else { "" };
         rows.add([
             queue.name,
             due,
@@ -65,7 +54,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         ]);
     }
     if rows.is_empty() {
-        print("no queue has instances or is paused")
+        print("no queue has instances or workers, or is paused")
     } else {
         print(rows)
     }

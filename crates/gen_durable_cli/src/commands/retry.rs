@@ -9,7 +9,7 @@ use crate::{
 
 /// Run a failed, cancelled or stuck instance again, from its current step or from another
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RetryArgs {
     /// The id of the instance
     #[arg(value_name = "ID")]
     id: i64,
@@ -29,26 +29,28 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args {
+pub(crate) async fn run(args: RetryArgs, json: bool) -> anyhow::Result<()> {
+    let RetryArgs {
         id,
         step,
         data,
         database,
     } = args;
-    let from = step.as_deref().map(|step| (step, data.as_deref()));
     let subject = step.as_ref().map_or_else(
         || format!("instance {id}"),
         |step| format!("instance {id}, from {step}"),
     );
-    database
-        .client_for("retry", subject)
-        .await?
-        .operate()
-        .retry(id, from)
-        .await?;
+    let client = database.client_for("retry", subject).await?;
+    let mut request = client.operate().retry(id);
+    if let Some(step) = step {
+        request = request.at_step(step);
+    }
+    if let Some(data) = data {
+        request = request.with_data(data);
+    }
+    request.await?;
     if json {
-        print_json(&json!({"id": id, "runs_again": true}))
+        print_json(&json!({"id": id.to_string(), "runs_again": true}))
     } else {
         print(format!("instance {id} runs again"))
     }

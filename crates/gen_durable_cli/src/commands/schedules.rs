@@ -1,6 +1,9 @@
 //! `durable schedules`: shows schedules, and pauses, resumes, runs and changes them.
 
-use gen_durable::{Client, Cycle, MisfirePolicy, ScheduleInfo, Timestamp};
+use gen_durable::{
+    Client,
+    schedule::{Cycle, ScheduleInfo, Timestamp},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -12,15 +15,15 @@ use crate::{
 /// Show the schedules with their next occurrences and last runs; pause, resume, run or change one
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Args {
+pub(crate) struct SchedulesArgs {
     #[command(subcommand)]
-    act: Option<Act>,
+    act: Option<SchedulesCommand>,
     #[command(flatten)]
     database: Database,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Act {
+enum SchedulesCommand {
     /// Show one schedule with its next five occurrences and its last runs
     Show(Named),
     /// Pause a schedule: no occurrence runs until it is resumed
@@ -63,59 +66,23 @@ impl Named {
     }
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: SchedulesArgs, json: bool) -> anyhow::Result<()> {
     let by = user();
     match args.act {
         None => list(&args.database.client().await?, json).await,
-        Some(Act::Show(named)) => {
+        Some(SchedulesCommand::Show(named)) => {
             let info = named.client().await?.schedules().show(&named.name).await?;
             let info =
                 info.ok_or_else(|| anyhow::anyhow!("there is no schedule {:?}", named.name))?;
             if json {
-                print_json(&as_json(&info))
+                print_json(&info)
             } else {
                 print(shown(&info))
             }
         }
-        Some(Act::Pause(named)) => {
-            let was_running = named
-                .client_for("pause schedule")
-                .await?
-                .schedules()
-                .pause(&named.name, &by)
-                .await?;
-            let result = if was_running {
-                "is paused"
-            } else {
-                "was already paused"
-            };
-            report(
-                json,
-                &named.name,
-                json!({"paused": true, "was_paused": !was_running}),
-                result,
-            )
-        }
-        Some(Act::Resume(named)) => {
-            let was_paused = named
-                .client_for("resume schedule")
-                .await?
-                .schedules()
-                .resume(&named.name)
-                .await?;
-            let result = if was_paused {
-                "is resumed"
-            } else {
-                "was not paused"
-            };
-            report(
-                json,
-                &named.name,
-                json!({"paused": false, "was_paused": was_paused}),
-                result,
-            )
-        }
-        Some(Act::Run(named)) => {
+        Some(SchedulesCommand::Pause(named)) => pause(&named, &by, json).await,
+        Some(SchedulesCommand::Resume(named)) => resume(&named, json).await,
+        Some(SchedulesCommand::Run(named)) => {
             let timer = named
                 .client_for("run schedule")
                 .await?
@@ -125,20 +92,27 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             let result = format!(
                 "runs once, as timer {timer}, as soon as a live worker registers the schedule"
             );
-            report(json, &named.name, json!({"timer": timer}), &result)
+            report(
+                json,
+                &named.name,
+                json!({"timer": timer.to_string()}),
+                &result,
+            )
         }
-        Some(Act::Set {
+        Some(SchedulesCommand::Set {
             named,
             cycle,
             misfire: missed,
         }) => {
-            let cycle: Cycle = cycle.parse()?;
-            let missed = missed.as_deref().and_then(MisfirePolicy::named);
+            let mut cycle: Cycle = cycle.parse()?;
+            if let Some(missed) = missed {
+                cycle = cycle.misfire(missed.parse()?);
+            }
             named
                 .client_for("set schedule")
                 .await?
                 .schedules()
-                .set(&named.name, cycle.clone(), missed, &by)
+                .set(&named.name, cycle.clone(), &by)
                 .await?;
             let result = format!("has the cycle {cycle} until the cycle in its code changes");
             report(
@@ -149,6 +123,46 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             )
         }
     }
+}
+
+async fn pause(named: &Named, by: &str, json: bool) -> anyhow::Result<()> {
+    let was_running = named
+        .client_for("pause schedule")
+        .await?
+        .schedules()
+        .pause(&named.name, by)
+        .await?;
+    let result = if was_running {
+        "is paused"
+    } else {
+        "was already paused"
+    };
+    report(
+        json,
+        &named.name,
+        json!({"paused": true, "was_paused": !was_running}),
+        result,
+    )
+}
+
+async fn resume(named: &Named, json: bool) -> anyhow::Result<()> {
+    let was_paused = named
+        .client_for("resume schedule")
+        .await?
+        .schedules()
+        .resume(&named.name)
+        .await?;
+    let result = if was_paused {
+        "is resumed"
+    } else {
+        "was not paused"
+    };
+    report(
+        json,
+        &named.name,
+        json!({"paused": false, "was_paused": was_paused}),
+        result,
+    )
 }
 
 fn report(as_json: bool, name: &str, mut value: Value, result: &str) -> anyhow::Result<()> {
@@ -164,7 +178,7 @@ fn report(as_json: bool, name: &str, mut value: Value, result: &str) -> anyhow::
 async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
     let schedules = client.schedules().list().await?;
     if json {
-        return print_json(&schedules.iter().map(as_json).collect::<Vec<_>>());
+        return print_json(&schedules);
     }
     if schedules.is_empty() {
         return print(
@@ -176,14 +190,14 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         rows.add([
             info.name.clone(),
             info.cycle.clone(),
-            info.missed.clone(),
-            info.next
+            info.missed.to_string(),
+            info.next_due_at
                 .first()
                 .map(|next| when(*next, info.now))
                 .unwrap_or_default(),
             info.runs
                 .first()
-                .map(|run| when(run.due, info.now))
+                .map(|run| when(run.due_at, info.now))
                 .unwrap_or_default(),
             state(info),
         ]);
@@ -233,7 +247,7 @@ fn shown(info: &ScheduleInfo) -> String {
     if !state.is_empty() {
         text.push_str(&format!("  state   {}\n", safe(&state)));
     }
-    for (n, next) in info.next.iter().enumerate() {
+    for (n, next) in info.next_due_at.iter().enumerate() {
         text.push_str(&format!(
             "  {}  {}\n",
             if n == 0 { "next  " } else { "      " },
@@ -242,10 +256,10 @@ fn shown(info: &ScheduleInfo) -> String {
     }
     for (n, run) in info.runs.iter().enumerate() {
         let head = if n == 0 { "last  " } else { "      " };
-        let mut what = match (run.instance, &run.status) {
-            (Some(id), Some(status)) => format!("instance {id}, {}", safe(status)),
+        let mut what = match (run.instance_id, &run.status) {
+            (Some(id), Some(status)) => format!("instance {id}, {status}"),
             (Some(id), None) => format!("instance {id}, collected"),
-            (None, _) => safe(&run.state),
+            (None, _) => run.state.to_string(),
         };
         if run.missed > 0 {
             what.push_str(&format!("; {} before it were missed", run.missed));
@@ -253,25 +267,10 @@ fn shown(info: &ScheduleInfo) -> String {
         if run.manual {
             what.push_str("; started by an operator");
         }
-        text.push_str(&format!("  {head}  {}: {what}\n", when(run.due, info.now)));
+        text.push_str(&format!(
+            "  {head}  {}: {what}\n",
+            when(run.due_at, info.now)
+        ));
     }
     text
-}
-
-fn as_json(info: &ScheduleInfo) -> Value {
-    let runs: Vec<Value> = info
-        .runs
-        .iter()
-        .map(|run| {
-            json!({
-                "due": run.due, "state": run.state, "ended": run.ended, "instance": run.instance,
-                "status": run.status, "missed": run.missed, "manual": run.manual,
-            })
-        })
-        .collect();
-    json!({
-        "name": info.name, "cycle": info.cycle, "missed": info.missed, "code_cycle": info.code_cycle,
-        "set_at": info.set_at, "set_by": info.set_by, "paused_at": info.paused_at, "paused_by": info.paused_by,
-        "ended_at": info.ended_at, "last_error": info.last_error, "served": info.served, "next": info.next, "runs": runs,
-    })
 }

@@ -29,7 +29,7 @@ const READ_TOKEN: &str = "DURABLE_READ_TOKEN";
 /// sets a token. Every other address needs a token. DURABLE_READ_TOKEN (or --read-token-file) sets
 /// a second token that may only read.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ServeArgs {
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = LISTEN)]
     listen: SocketAddr,
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ServeArgs, json: bool) -> anyhow::Result<()> {
     let access = access(&args)?;
     let client = args.database.client().await?;
     let mut options = Options::new().hosts(args.hosts.clone());
@@ -93,12 +93,20 @@ pub(crate) async fn serve(
     listen::serve(listener, router, listen::Bounds::default()).await
 }
 
+/// Listens on this port of the loopback address, or on a free port if another process uses it.
+pub(crate) async fn bind_local(port: u16) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(("127.0.0.1", port)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => Ok(TcpListener::bind(("127.0.0.1", 0)).await?),
+    }
+}
+
 /// Returns the URL of the dashboard for a browser.
 pub(crate) fn address(listener: &TcpListener) -> anyhow::Result<String> {
     Ok(format!("http://{}/", listener.local_addr()?))
 }
 
-fn access(args: &Args) -> anyhow::Result<Access> {
+fn access(args: &ServeArgs) -> anyhow::Result<Access> {
     let operator = token(args.token_file.as_ref(), TOKEN)?;
     let reader = token(args.read_token_file.as_ref(), READ_TOKEN)?;
     match (operator, reader) {

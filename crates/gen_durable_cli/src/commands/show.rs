@@ -1,11 +1,14 @@
 //! `durable show`: shows one instance.
 
-use std::fmt::Display;
+use std::{collections::BTreeMap, fmt::Display};
 
-use anyhow::{Context, bail};
-use gen_durable::{Instance, Relations, Status, Timestamp};
+use anyhow::bail;
+use gen_durable::{
+    inspect::{HistoryEntry, Instance, Relations, Status},
+    schedule::Timestamp,
+};
 use serde::Serialize;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::Value;
 
 use crate::{
     connect::Database,
@@ -16,7 +19,7 @@ use crate::{
 
 /// Show one instance: its step and status, its times, its state, and its history
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ShowArgs {
     /// The id of the instance, as `durable ls` shows it
     #[arg(value_name = "ID")]
     id: i64,
@@ -30,8 +33,8 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args {
+pub(crate) async fn run(args: ShowArgs, json: bool) -> anyhow::Result<()> {
+    let ShowArgs {
         id,
         history,
         before,
@@ -54,7 +57,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 }
 
 /// Formats pairs of a name and a count as "2 paid, 1 noise".
-fn counted<N: Display>(counts: &[(N, i64)]) -> String {
+fn counted<N: Display>(counts: &BTreeMap<N, i64>) -> String {
     let counts: Vec<String> = counts
         .iter()
         .map(|(name, count)| format!("{count} {name}"))
@@ -62,80 +65,12 @@ fn counted<N: Display>(counts: &[(N, i64)]) -> String {
     counts.join(", ")
 }
 
+/// Formats an instance for people.
 fn for_people(row: &Instance, relations: &Relations) -> String {
     let now = Timestamp::now();
-    let time = |then: Timestamp| format!("{then:.3}  ({})", relative(then, now));
-    let mut lines = vec![
-        (
-            "machine",
-            format!("{} v{}", row.machine, row.machine_version),
-        ),
-        ("status", row.status.name().to_owned()),
-        ("step", step(row)),
-        ("queue", format!("{}, priority {}", row.queue, row.priority)),
-        (
-            "attempt",
-            format!(
-                "{} earlier runs of this step, {} of them failed",
-                row.attempt, row.failures
-            ),
-        ),
-        ("commits", row.step_seq.to_string()),
-        ("enqueued", time(row.inserted_at)),
-        ("due", time(row.eligible_at)),
-        ("changed", time(row.updated_at)),
-    ];
-    lines.extend(row.settled_at.map(|then| ("settled", time(then))));
-    lines.extend(row.locked_by.clone().map(|worker| ("held by", worker)));
-    lines.extend(row.lease_expires_at.map(|then| ("lease", time(then))));
-    if row.crash_count > 0 {
-        lines.push((
-            "crashes",
-            format!("{} workers crashed while they ran it", row.crash_count),
-        ));
-    }
-    if !row.tenant.is_empty() {
-        lines.push(("tenant", row.tenant.clone()));
-    }
-    lines.extend(row.key.clone().map(|key| ("key", key)));
-    lines.extend(
-        row.lane_key
-            .clone()
-            .map(|lane| ("lane", format!("{lane}, {}", lane_state(row)))),
-    );
-    if let Some(key) = &row.partition_key {
-        let waiting = if row.partition_waiting {
-            ", waits for the partition"
-        } else {
-            ""
-        };
-        lines.push(("partition", format!("{key}{waiting}")));
-    }
-    lines.extend(row.parent_id.map(|parent| ("parent", parent.to_string())));
-    if let (Some(names), false) = (&row.awaits, row.status.is_terminal()) {
-        lines.push(("awaits", names.join(" or ")));
-    }
-    if let (Some(then), Some(step)) = (row.deadline_at, &row.deadline_step) {
-        lines.push(("deadline", format!("{}, then {step}", time(then))));
-    }
-    if !relations.signals.is_empty() {
-        let name = if row.status.is_terminal() {
-            "undelivered"
-        } else {
-            "inbox"
-        };
-        lines.push((name, counted(&relations.signals)));
-    }
-    if !relations.children.is_empty() {
-        let pending = match row.children_pending {
-            0 => String::new(),
-            pending => format!("; {pending} of its last spawn have not settled"),
-        };
-        lines.push((
-            "children",
-            format!("{}{pending}", counted(&relations.children)),
-        ));
-    }
+    let mut lines = lines_of_step(row, now);
+    lines.extend(lines_of_keys(row));
+    lines.extend(lines_of_waits(row, relations, now));
     lines.extend(row.traceparent.clone().map(|trace| ("trace", trace)));
     lines.extend(row.last_error.clone().map(|error| ("error", error)));
     let mut shown = format!("instance {}\n", row.id);
@@ -154,6 +89,99 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         }
     }
     shown
+}
+
+/// A line of `durable show`: the name of a column, and its value.
+type Line = (&'static str, String);
+
+/// Formats a time with its distance from now.
+fn time(then: Timestamp, now: Timestamp) -> String {
+    format!("{then:.3}  ({})", relative(then, now))
+}
+
+/// Describes where an instance stands, its times, and its claim.
+fn lines_of_step(row: &Instance, now: Timestamp) -> Vec<Line> {
+    let mut lines = vec![
+        ("machine", format!("{} v{}", row.machine, row.version)),
+        ("status", row.status.name().to_owned()),
+        ("step", step(row)),
+        ("queue", format!("{}, priority {}", row.queue, row.priority)),
+        (
+            "attempt",
+            format!(
+                "{} earlier runs of this step, {} of them failed",
+                row.attempt, row.failures
+            ),
+        ),
+        ("commits", row.step_seq.to_string()),
+        ("enqueued", time(row.inserted_at, now)),
+        ("due", time(row.eligible_at, now)),
+        ("changed", time(row.updated_at, now)),
+    ];
+    lines.extend(row.settled_at.map(|then| ("settled", time(then, now))));
+    lines.extend(row.locked_by.clone().map(|worker| ("held by", worker)));
+    lines.extend(row.lease_expires_at.map(|then| ("lease", time(then, now))));
+    if row.crash_count > 0 {
+        lines.push((
+            "crashes",
+            format!("{} workers crashed while they ran it", row.crash_count),
+        ));
+    }
+    lines
+}
+
+/// Describes the tenant, the key, the lane, the partition key and the parent of an instance.
+fn lines_of_keys(row: &Instance) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if !row.tenant.is_empty() {
+        lines.push(("tenant", row.tenant.clone()));
+    }
+    lines.extend(row.key.clone().map(|key| ("key", key)));
+    lines.extend(
+        row.lane
+            .clone()
+            .map(|lane| ("lane", format!("{lane}, {}", lane_state(row)))),
+    );
+    if let Some(key) = &row.partition {
+        let waiting = if row.partition_waiting {
+            ", waits for the partition"
+        } else {
+            ""
+        };
+        lines.push(("partition", format!("{key}{waiting}")));
+    }
+    lines.extend(row.parent_id.map(|parent| ("parent", parent.to_string())));
+    lines
+}
+
+/// Describes the signals and children for which an instance waits, and its deadline.
+fn lines_of_waits(row: &Instance, relations: &Relations, now: Timestamp) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if let (Some(names), false) = (&row.awaits, row.status.is_settled()) {
+        lines.push(("awaits", names.join(" or ")));
+    }
+    if let (Some(then), Some(step)) = (row.deadline_at, &row.deadline_step) {
+        lines.push(("deadline", format!("{}, then {step}", time(then, now))));
+    }
+    if !relations.signals.is_empty() {
+        let name = if row.status.is_settled() {
+            "undelivered"
+        } else {
+            "inbox"
+        };
+        lines.push((name, counted(&relations.signals)));
+    }
+    if !relations.children.is_empty() {
+        let pending = match row.children_pending {
+            0 => String::new(),
+            pending => format!("; {pending} of its last spawn have not settled"),
+        };
+        lines.push((
+            "children",
+            format!("{}{pending}", counted(&relations.children)),
+        ));
+    }
+    lines
 }
 
 /// Describes the step of an instance. While the instance waits, this is the step after the wait.
@@ -175,74 +203,37 @@ fn lane_state(row: &Instance) -> String {
         _ if row.blocks_its_lane() => format!("which it blocks{position}"),
         (true, _) => format!("its head{position}"),
         (_, true) => format!("behind its head{position}"),
-        _ if row.status.is_terminal() => "which it has left".to_owned(),
+        _ if row.status.is_settled() => "which it has left".to_owned(),
         _ => "awaiting placement".to_owned(),
     }
 }
 
-/// The JSON output of `durable show` for one instance.
+/// The JSON output of `durable show`: an instance with its inbox, children and history. Signals in
+/// the inbox of a settled instance are undelivered.
 #[derive(Debug, Serialize)]
-pub(crate) struct Whole {
+struct Whole<'a> {
     #[serde(flatten)]
-    columns: Value,
-    state: Box<RawValue>,
-    data: Box<RawValue>,
-    result: Box<RawValue>,
+    row: &'a Instance,
+    #[serde(flatten)]
+    relations: Value,
+    history: &'a [HistoryEntry],
+    history_before: Option<String>,
 }
 
-/// Returns an instance with its inbox, children and history as JSON. The JSON reports the signals
-/// in the inbox of a settled instance as undelivered.
-fn whole(row: &Instance, relations: &Relations, history: &Timeline) -> anyhow::Result<Whole> {
-    let mut whole = as_json(row)?;
-    if let Value::Object(columns) = &mut whole.columns {
-        let signals = relations
-            .signals
-            .iter()
-            .map(|(name, count)| (name.clone(), json!(count)));
-        let children = relations
-            .children
-            .iter()
-            .map(|(status, count)| (status.name().to_owned(), json!(count)));
-        let name = if row.status.is_terminal() {
-            "undelivered"
-        } else {
-            "signals"
-        };
-        columns.insert(name.to_owned(), Value::Object(signals.collect()));
-        columns.insert("children".to_owned(), Value::Object(children.collect()));
-        columns.insert("history".to_owned(), history.as_json());
-        columns.insert("history_before".to_owned(), history.older().into());
+fn whole<'a>(
+    row: &'a Instance,
+    relations: &Relations,
+    history: &'a Timeline,
+) -> anyhow::Result<Whole<'a>> {
+    let mut relations = serde_json::to_value(relations)?;
+    if let (Value::Object(fields), true) = (&mut relations, row.status.is_settled()) {
+        let signals = fields.remove("signals").unwrap_or_default();
+        fields.insert("undelivered".to_owned(), signals);
     }
-    Ok(whole)
-}
-
-/// Returns an instance as JSON with one field per column. The function copies JSON columns
-/// verbatim, so that numbers keep their exact digits.
-pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
-    let body = |text: &Option<String>| -> anyhow::Result<Box<RawValue>> {
-        RawValue::from_string(text.clone().unwrap_or_else(|| "null".to_owned()))
-            .context("the row contains invalid JSON")
-    };
-    let columns = json!({
-        "id": row.id, "machine": row.machine, "version": row.machine_version, "step": row.step, "status": row.status.name(),
-        "queue": row.queue, "priority": row.priority, "tenant": row.tenant, "attempt": row.attempt, "failures": row.failures,
-        "last_error": row.last_error, "eligible_at": row.eligible_at.to_string(),
-        "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
-        "settled_at": row.settled_at.map(|at| at.to_string()),
-        "lease_expires_at": row.lease_expires_at.map(|at| at.to_string()),
-        "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "step_entry_seq": row.step_entry_seq,
-        "crash_count": row.crash_count, "traceparent": row.traceparent, "key": row.key,
-        "awaits": row.awaits, "deadline_at": row.deadline_at.map(|at| at.to_string()), "deadline_step": row.deadline_step,
-        "parent_id": row.parent_id, "parent_generation": row.parent_generation,
-        "join_generation": row.join_generation, "join_any": row.join_any, "children_pending": row.children_pending,
-        "lane": row.lane_key, "lane_position": row.lane_position, "in_lane": row.in_lane,
-        "lane_head": row.is_lane_head(), "lane_blocks": row.lane_blocks,
-        "partition": row.partition_key, "partition_waiting": row.partition_waiting,
-    });
     Ok(Whole {
-        columns,
-        state: body(&Some(row.state.clone()))?,
-        data: body(&row.data)?,
-        result: body(&row.result)?,
+        row,
+        relations,
+        history: history.entries(),
+        history_before: history.older(),
     })
 }

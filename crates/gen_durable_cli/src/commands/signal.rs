@@ -1,6 +1,10 @@
 //! `durable signal`: sends a signal to an instance.
 
-use gen_durable::{Address, Client, Search, Status, UntypedAddress};
+use gen_durable::{
+    Address, Client,
+    inspect::{Search, Status},
+    operate::UntypedAddress,
+};
 use serde_json::json;
 
 use super::target::{TargetArgs, named};
@@ -13,7 +17,7 @@ use crate::{
 /// Send a signal to an instance: `durable signal 42 paid '{"cents": 990}'`
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "durable signal [OPTIONS] <ID|--key KEY> <NAME> [PAYLOAD]")]
-pub(crate) struct Args {
+pub(crate) struct SignalArgs {
     /// The id of the instance (omitted with --key), the name of the signal, and its payload as JSON
     /// (default: null)
     #[arg(value_name = "ID NAME PAYLOAD", num_args = 1..=3, required = true, allow_negative_numbers = true)]
@@ -27,8 +31,8 @@ pub(crate) struct Args {
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args {
+pub(crate) async fn run(args: SignalArgs, json: bool) -> anyhow::Result<()> {
+    let SignalArgs {
         words,
         whom,
         once,
@@ -54,10 +58,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         .client_for("signal", format!("{}: {name}", named(&to)))
         .await?;
     let awaits = awaited(&client, &to).await?;
-    let is_new = client
-        .operate()
-        .signal(to, &name, &payload, once.as_deref())
-        .await?;
+    let mut request = client.operate().signal(to, &name, &payload);
+    if let Some(once) = once {
+        request = request.once(once);
+    }
+    let is_new = request.await?.is_new();
     let is_awaited = awaits.as_ref().map(|names| names.contains(&name));
     if json {
         return print_json(&json!({"signal": name, "is_new": is_new, "is_awaited": is_awaited}));
@@ -92,7 +97,7 @@ async fn awaited(client: &Client, to: &UntypedAddress) -> anyhow::Result<Option<
                     ..Search::default()
                 })
                 .await?;
-            page.found.first().map(|found| found.id)
+            page.instances.first().map(|found| found.id)
         }
     };
     let Some(id) = id else { return Ok(None) };

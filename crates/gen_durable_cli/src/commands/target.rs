@@ -1,6 +1,6 @@
 //! Selects the instance that a command works on, by the id or by the key of the instance.
 
-use gen_durable::{Address, Id, UntypedAddress};
+use gen_durable::{Address, Id, operate::UntypedAddress};
 
 /// The instance with a key.
 #[derive(Debug, clap::Args)]

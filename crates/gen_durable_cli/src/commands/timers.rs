@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{Forecast, TimerInfo};
+use gen_durable::schedule::{Forecast, TimerInfo};
 use serde_json::{Value, json};
 
 use crate::{
@@ -20,9 +20,9 @@ const BAR_WIDTH: usize = 50;
 /// Show pending timers: sleeps, deadlines of waits, repeating timers of waits, and schedules
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Args {
+pub(crate) struct TimersArgs {
     #[command(subcommand)]
-    act: Option<Act>,
+    act: Option<TimersCommand>,
     /// Only overdue timers
     #[arg(long)]
     overdue: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Act {
+enum TimersCommand {
     /// Cancel a repeating timer of a wait: this occurrence and all later ones
     Cancel {
         /// The id of the timer, from the list
@@ -44,14 +44,14 @@ enum Act {
     },
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    if let Some(Act::Cancel { id, database }) = args.act {
+pub(crate) async fn run(args: TimersArgs, json: bool) -> anyhow::Result<()> {
+    if let Some(TimersCommand::Cancel { id, database }) = args.act {
         let client = database
             .client_for("cancel timer", format!("timer {id}"))
             .await?;
         let cancelled = client.timers().cancel(id).await?;
         if json {
-            return print_json(&json!({"id": id, "cancelled": cancelled}));
+            return print_json(&json!({"id": id.to_string(), "cancelled": cancelled}));
         }
         let result = if cancelled {
             "was cancelled"
@@ -103,9 +103,12 @@ fn table(due: &[TimerInfo]) -> Rows {
         };
         rows.add([
             timer.id.map(|id| id.to_string()).unwrap_or_default(),
-            timer.kind.clone(),
+            timer.kind.to_string(),
             format!("{} ({})", timer.due_at, relative(timer.due_at, timer.now)),
-            timer.instance.map(|id| id.to_string()).unwrap_or_default(),
+            timer
+                .instance_id
+                .map(|id| id.to_string())
+                .unwrap_or_default(),
             what,
             timer.cycle.clone().unwrap_or_default(),
             state.to_owned(),
@@ -143,16 +146,6 @@ fn histogram(forecast: &[Forecast]) -> String {
 }
 
 fn as_json(due: &[TimerInfo], forecast: &[Forecast]) -> Value {
-    let timers: Vec<Value> = due
-        .iter()
-        .map(|timer| {
-            json!({
-                "id": timer.id, "kind": timer.kind, "due_at": timer.due_at, "instance": timer.instance,
-                "machine": timer.machine, "schedule": timer.schedule, "cycle": timer.cycle, "step": timer.step,
-                "overdue": timer.overdue, "served": timer.served,
-            })
-        })
-        .collect();
     let seconds = AHEAD.as_secs() / PARTS as u64;
     let parts: Vec<Value> = forecast
         .iter()
@@ -163,7 +156,7 @@ fn as_json(due: &[TimerInfo], forecast: &[Forecast]) -> Value {
             })
         })
         .collect();
-    json!({"timers": timers, "forecast": parts})
+    json!({"timers": due, "forecast": parts})
 }
 
 #[cfg(test)]

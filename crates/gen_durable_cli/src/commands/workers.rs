@@ -1,7 +1,6 @@
 //! `durable workers`: lists the worker processes.
 
-use gen_durable::Timestamp;
-use serde_json::{Value, json};
+use gen_durable::schedule::Timestamp;
 
 use crate::{
     connect::Database,
@@ -11,25 +10,15 @@ use crate::{
 
 /// List the worker processes
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct WorkersArgs {
     #[command(flatten)]
     database: Database,
 }
 
-pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(args: WorkersArgs, json: bool) -> anyhow::Result<()> {
     let workers = args.database.client().await?.inspect().workers().await?;
     if json {
-        let rows: Vec<Value> = workers
-            .iter()
-            .map(|w| {
-                json!({
-                    "id": w.id, "host": w.host, "pid": w.pid, "queues": w.queues, "machines": w.machines,
-                    "started_at": w.started_at.to_string(), "lease_expires_at": w.lease_expires_at.to_string(),
-                    "alive": w.alive,
-                })
-            })
-            .collect();
-        return print_json(&rows);
+        return print_json(&workers);
     }
     let now = Timestamp::now();
     let mut rows = Rows::new(["host", "pid", "started", "lease", "queues", "machines"]).right([1]);

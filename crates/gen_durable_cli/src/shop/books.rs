@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use gen_durable::{Client, Filter, Inspect, Instance, Machine, Status};
+use gen_durable::{
+    Client, Machine,
+    inspect::{Filter, Inspect, Instance, Status},
+};
 use serde::Serialize;
 
 use super::{ledger::Ledger, order, order::Order, receipt, receipt::Receipt};
@@ -126,7 +129,7 @@ fn sum(
     let settled: Vec<&Instance> = ids
         .iter()
         .filter_map(|id| rows.get(id))
-        .filter(|row| row.status.is_terminal())
+        .filter(|row| row.status.is_settled())
         .collect();
     let done = settled
         .iter()

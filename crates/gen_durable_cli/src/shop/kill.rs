@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Filter, Status};
+use gen_durable::{
+    Client,
+    inspect::{Filter, Status},
+};
 
 use super::{progress::Progress, staff::Staff};
 use crate::text::span;

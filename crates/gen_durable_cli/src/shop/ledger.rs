@@ -1,7 +1,7 @@
 //! The ledger of the demo: a table of charges that the shop owns. The table has no unique key, so a
 //! second charge of an order would insert a second row.
 
-use gen_durable::{Context, Id, Machine, OrFatal, Pool, StepError, Tx};
+use gen_durable::{Context, Id, Machine, OrFatal, Pool, StepError, client::Tx};
 
 use super::{order::Order, receipt::Receipt};
 
@@ -84,7 +84,7 @@ impl Ledger {
             "insert into {}.refusals (order_id, why) values ($1, $2) on conflict do nothing",
             self.schema
         );
-        let inserted = tx.execute(&insert, &[&cx.id.raw(), &why]).await?;
+        let inserted = tx.execute(&insert, &[&cx.id().raw(), &why]).await?;
         tx.commit().await?;
         Ok(inserted == 1)
     }

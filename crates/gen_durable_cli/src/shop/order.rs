@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Context, HistoryPolicy, Instance, Machine, Outcome, Policy, SECOND, Status, done, fail, fatal,
+    Context, Machine, Outcome, Policy, SECOND, done, fail, fatal,
+    inspect::{Instance, Status},
+    machine::HistoryPolicy,
     next, sleep,
 };
 use serde::{Deserialize, Serialize};
@@ -45,14 +47,14 @@ impl Machine for Order {
             Step::Reserve => {
                 tokio::time::sleep(a_moment("reserve", self.number, 20, 60)).await;
                 if happens("no longer sold", self.number, 70)
-                    && cx.app.ledger.first_time(cx, "no longer sold").await?
+                    && cx.app().ledger.first_time(cx, "no longer sold").await?
                 {
                     return Err(fatal(format!(
                         "article {} is out of stock",
                         1000 + self.number % 50
                     )));
                 }
-                if cx.attempt == 0 && happens("the warehouse is busy", self.number, 9) {
+                if cx.attempt() == 0 && happens("the warehouse is busy", self.number, 9) {
                     return Err("the warehouse is busy".into());
                 }
                 Ok(next(Step::Charge))
@@ -60,24 +62,24 @@ impl Machine for Order {
             Step::Charge => {
                 tokio::time::sleep(a_moment("charge", self.number, 20, 60)).await;
                 if happens("card declined", self.number, 25)
-                    && cx.app.ledger.first_time(cx, "card declined").await?
+                    && cx.app().ledger.first_time(cx, "card declined").await?
                 {
                     return Ok(fail("card declined").and_record(Declined));
                 }
-                if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
+                if cx.attempt() < 2 && happens("the bank does not answer", self.number, 11) {
                     return Err("the bank does not answer".into());
                 }
                 // One transaction writes the charge, the receipt and the next step of the order. It
                 // writes all of them or none, even if the worker crashes.
                 let mut tx = cx.begin().await?;
                 let receipt = Receipt {
-                    order: cx.id,
+                    order: cx.id(),
                     cents: self.cents,
                 };
-                let receipt = cx.app.client.enqueue(receipt).within(&mut tx).await?;
-                cx.app
+                let receipt = cx.app().client.enqueue(receipt).within(&mut tx).await?;
+                cx.app()
                     .ledger
-                    .charge(&tx, cx.id, self.cents, receipt.id)
+                    .charge(&tx, cx.id(), self.cents, receipt.id)
                     .await?;
                 Ok(next(Step::Pack)
                     .and_record(Charged { cents: self.cents })
@@ -88,7 +90,7 @@ impl Machine for Order {
             Step::Pack => Ok(sleep(a_moment("pack", self.number, 200, 600)).then(Step::Ship)),
             Step::Ship => {
                 tokio::time::sleep(a_moment("ship", self.number, 20, 60)).await;
-                if cx.attempt == 0 && happens("the van is full", self.number, 13) {
+                if cx.attempt() == 0 && happens("the van is full", self.number, 13) {
                     return Err("the van is full".into());
                 }
                 let parcel = format!("parcel {:06}", self.number);

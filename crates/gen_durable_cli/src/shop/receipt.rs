@@ -25,9 +25,9 @@ impl Job for Receipt {
     type Output = String;
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<String, StepError> {
-        let number = cx.id.raw().unsigned_abs();
+        let number = cx.id().raw().unsigned_abs();
         tokio::time::sleep(a_moment("mail", number, 10, 40)).await;
-        if cx.attempt == 0 && happens("the mail server is away", number, 15) {
+        if cx.attempt() == 0 && happens("the mail server is away", number, 15) {
             return Err("the mail server is away".into());
         }
         // A real step would pass this idempotency key to the mail server. If the mail server

@@ -2,8 +2,10 @@
 //! projection builds the read model only from the events that the steps of the orders record.
 
 use gen_durable::{
-    Client, Digest, Event, Events, OrFatal, Pool, Projection, ProjectionContext, Recorded, SECOND,
-    StepError, fatal,
+    Client, Event, OrFatal, Pool, SECOND, StepError,
+    client::Recorded,
+    fatal,
+    projection::{Digest, Events, Projection, ProjectionContext},
 };
 use serde::{Deserialize, Serialize};
 
@@ -125,14 +127,11 @@ impl Sales {
         let events = client.sync::<Sales>("", log_position, 30 * SECOND).await?;
         let run = client
             .projections()
-            .verify("", Self::NAME)
+            .verify(Self::NAME)
             .by("the demo")
             .await?;
         let run = client.projections().finished(run, 30 * SECOND).await?;
-        let verified = events == log_position
-            && run
-                .verdict
-                .is_some_and(|verdict| verdict.starts_with("equal"));
+        let verified = events == log_position && run.is_equal() == Some(true);
         let tx = client.pool().begin().await?;
         let mut sold = Sold {
             events,

@@ -3,8 +3,10 @@
 //! dashboard has lanes, timers and schedules to show.
 
 use gen_durable::{
-    Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, MisfirePolicy, Outcome, SECOND,
-    Signal, StepError, done, fatal, next, sleep, wait_for,
+    Context, Error, HOUR, Job, Lane, MINUTE, Machine, Outcome, SECOND, Signal, StepError, done,
+    fatal, next,
+    schedule::{Cycle, MisfirePolicy},
+    sleep, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +67,7 @@ impl Machine for Delivery {
             Step::Drive => {
                 if self.van == BROKEN
                     && self.stop == 2
-                    && cx.app.ledger.first_time(cx, "a flat tyre").await?
+                    && cx.app().ledger.first_time(cx, "a flat tyre").await?
                 {
                     return Err(fatal(format!("van {} has a flat tyre", self.van)));
                 }

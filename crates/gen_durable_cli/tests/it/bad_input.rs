@@ -70,6 +70,22 @@ fn a_command_with_an_unreachable_database_or_an_invalid_url_fails() {
 }
 
 #[test]
+fn a_command_prints_the_error_and_its_cause_once_each() {
+    let output = durable()
+        .arg("ls")
+        .env("DATABASE_URL", "postgres://u@h:port/x")
+        .output()
+        .unwrap();
+    let printed = stderr(&output);
+    for message in [
+        "the connection string is invalid",
+        "invalid value for option `port`",
+    ] {
+        assert_eq!(printed.matches(message).count(), 1, "{printed}");
+    }
+}
+
+#[test]
 fn the_error_of_a_command_does_not_contain_the_password_of_the_database_url() {
     let url = "postgres://u:hush-hush@localhost:1/x?sslmode=disable";
     for arguments in [

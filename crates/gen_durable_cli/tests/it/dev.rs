@@ -1,8 +1,9 @@
-//! Tests `durable dev`, which runs a private Postgres for development. The Postgres keeps its data,
-//! and stops on SIGINT.
+//! Tests `durable dev`, which runs a private Postgres and a dashboard for development. The Postgres
+//! keeps its data, and stops on SIGINT.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -46,16 +47,38 @@ fn durable_dev_keeps_the_data_of_its_cluster_between_two_runs() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+#[test]
+fn durable_dev_serves_a_dashboard_of_its_database_until_it_stops() {
+    let dir = std::env::temp_dir().join(format!("durable-dev-dashboard-{}", std::process::id()));
+    let mut dev = Dev::start(&dir);
+    let address = dev.dashboard.clone();
+    let host = address
+        .trim_start_matches("http://")
+        .trim_end_matches('/')
+        .to_owned();
+    let mut stream = TcpStream::connect(&host).unwrap();
+    let request =
+        format!("GET /api/v1/queues HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(dev.stop(), Some(0));
+    assert!(TcpStream::connect(&host).is_err());
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 struct Dev {
     process: Child,
     url: String,
+    dashboard: String,
 }
 
 impl Dev {
     fn start(dir: &Path) -> Dev {
         let mut command = durable();
         command
-            .args(["dev", "--json", "--dir"])
+            .args(["dev", "--json", "--port", "0", "--dir"])
             .arg(dir)
             .stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
@@ -68,6 +91,7 @@ impl Dev {
         Dev {
             process,
             url: printed["database_url"].as_str().unwrap().to_owned(),
+            dashboard: printed["dashboard"].as_str().unwrap().to_owned(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Tests the history of an instance in the output of `durable show`.
 
 use gen_durable::{
-    Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next,
-    retry_after, wait_for,
+    Client, Context, Engine, MINUTE, Machine, Outcome, SECOND, Signal, done, machine::Failure,
+    next, retry_after, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,7 +36,7 @@ impl Machine for Eventful {
     type Output = ();
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            At::Begin if cx.attempt == 0 => Err("\u{1b}[31mthe bank is shut")?,
+            At::Begin if cx.attempt() == 0 => Err("\u{1b}[31mthe bank is shut")?,
             At::Begin => Ok(next(At::Ask)),
             At::Ask => Ok(wait_for::<Paid>().then(At::Answered).forever()),
             At::Answered => Ok(done(())),

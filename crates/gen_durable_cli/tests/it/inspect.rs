@@ -7,17 +7,17 @@ async fn durable_ls_lists_instances_newest_first_and_page_by_page() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue_all(["a", "b", "c"].map(note)).await.unwrap();
     let all = db.json(&["ls"]);
-    let ids: Vec<i64> = all
+    let ids: Vec<&str> = all
         .as_array()
         .unwrap()
         .iter()
-        .map(|row| row["id"].as_i64().unwrap())
+        .map(|row| row["id"].as_str().unwrap())
         .collect();
-    assert_eq!(ids, [3, 2, 1]);
+    assert_eq!(ids, ["3", "2", "1"]);
     assert_eq!(all[0]["state"]["text"], "c");
     assert_eq!(
         db.json(&["ls", "--limit", "1", "--before", "3"])[0]["id"],
-        2
+        "2"
     );
     assert_eq!(
         db.json(&["ls", "--machine", "nothing"]),
@@ -87,7 +87,6 @@ async fn commands_escape_control_characters_in_stored_values_before_they_print_t
             gen_durable::Address::Id(gen_durable::Id::from_raw(1)),
             evil,
             "1",
-            None,
         )
         .await
         .unwrap();

@@ -1,4 +1,6 @@
 //! Tests the `durable` command as a user or a script calls it: the real program on a real Postgres.
+// A test may be long: it shows one sequence of events from begin to end.
+#![allow(clippy::too_many_lines)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod audit;
@@ -13,6 +15,7 @@ mod migrate;
 mod operate;
 mod projections;
 mod serve;
+mod shapes;
 mod timers;
 mod watch;
 

@@ -38,7 +38,7 @@ fn refused(db: &TestSchema, arguments: &[&str], code: i32, says: &str) {
 async fn durable_enqueue_stores_the_value_of_each_option_in_the_new_instance() {
     let (db, _) = TestSchema::migrated().await;
     let made = db.json(&["enqueue", "note", "--state", "{\"text\": \"hi\"}"]);
-    assert_eq!(made, json!({"id": 1, "is_new": true}));
+    assert_eq!(made, json!({"id": "1", "is_new": true}));
     assert_eq!(db.json(&["show", "1"])["step"], "run", "a job's step");
     let order = [
         "enqueue",
@@ -62,7 +62,7 @@ async fn durable_enqueue_stores_the_value_of_each_option_in_the_new_instance() {
         "--machine-version",
         "2",
     ];
-    assert_eq!(db.json(&order), json!({"id": 2, "is_new": true}));
+    assert_eq!(db.json(&order), json!({"id": "2", "is_new": true}));
     assert_eq!(db.json(&order)["is_new"], false);
     assert!(stdout(&db.run(&order)).contains("taken by instance 2"));
     let row = db.json(&["show", "2"]);
@@ -87,7 +87,9 @@ async fn durable_enqueue_stores_the_value_of_each_option_in_the_new_instance() {
         "--at",
         "2999-01-01T00:00:00Z",
     ])["id"]
-        .to_string();
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert_eq!(
         db.json(&["show", &at])["eligible_at"],
         "2999-01-01T00:00:00Z"
@@ -223,7 +225,7 @@ async fn durable_cancel_with_the_option_subtree_cancels_an_instance_and_its_chil
     )
     .await;
     set(&db, &client, "parent_id = 1, parent_generation = 1", 2).await;
-    assert_eq!(db.json(&["show", "2"])["parent_id"], 1);
+    assert_eq!(db.json(&["show", "2"])["parent_id"], "1");
     let shown = stdout(&db.run(&["show", "1"]));
     assert!(
         shown.contains("children    1 runnable; 1 of its last spawn"),
@@ -250,7 +252,7 @@ async fn durable_retry_makes_a_cancelled_instance_runnable_and_rejects_a_runnabl
     assert_eq!(db.json(&["explain", "1"])["blockers"][0]["kind"], "settled");
     assert_eq!(
         db.json(&["retry", "1"]),
-        json!({"id": 1, "runs_again": true})
+        json!({"id": "1", "runs_again": true})
     );
     let row = db.json(&["show", "1"]);
     assert_eq!(

@@ -1,22 +1,24 @@
 //! Tests `durable projections` with a worker that has registered a projection.
 
 use gen_durable::{
-    Digest, Engine, Event, Policy, Projection, ProjectionContext, Recorded, StepError,
+    Engine, Event, Policy, StepError,
+    client::Recorded,
+    projection::{Digest, Projection, ProjectionContext, ScopeFilter},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{TestSchema, stderr, stdout};
 
 #[derive(Serialize, Deserialize)]
-struct Sold {
-    cents: i64,
+pub(super) struct Sold {
+    pub(super) cents: i64,
 }
 impl Event for Sold {
     const NAME: &'static str = "sold";
 }
 
 /// A projection for the tests. The type parameter `V` is the version of the projection.
-struct Till<const V: u16>(String);
+pub(super) struct Till<const V: u16>(pub(super) String);
 impl<const V: u16> Projection for Till<V> {
     const NAME: &'static str = "till";
     const VERSION: u16 = V;
@@ -261,7 +263,13 @@ async fn durable_projections_shows_that_a_new_projection_version_waits_for_a_reb
             .build()
             .unwrap(),
     );
-    let list = async || client.projections().list(None, None).await.unwrap();
+    let list = async || {
+        client
+            .projections()
+            .list(ScopeFilter::default())
+            .await
+            .unwrap()
+    };
     while list().await.iter().any(|scope| scope.offered != Some(2)) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }

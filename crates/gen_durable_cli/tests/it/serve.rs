@@ -20,7 +20,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    fn start(db: &TestSchema, arguments: &[&str], tokens: bool) -> Serving {
+    pub(crate) fn start(db: &TestSchema, arguments: &[&str], tokens: bool) -> Serving {
         let mut command = serve(db, arguments);
         if tokens {
             command
@@ -49,7 +49,7 @@ impl Serving {
         }
     }
 
-    fn ask(&self, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
+    pub(crate) fn ask(&self, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
         ask(&self.address, method, path, token)
     }
 

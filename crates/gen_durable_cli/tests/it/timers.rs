@@ -1,6 +1,6 @@
 //! Tests the commands `durable timers` and `durable schedules`.
 
-use gen_durable::{Cycle, Engine};
+use gen_durable::{Engine, schedule::Cycle};
 use serde_json::json;
 
 use super::{Note, TestSchema, note, stderr, stdout};
@@ -75,7 +75,7 @@ async fn durable_schedules_lists_pauses_resumes_changes_and_runs_a_schedule() {
         (&one["cycle"], &one["served"]),
         (&json!("30 2 * * * [Europe/Madrid]"), &json!(false))
     );
-    assert_eq!(one["next"].as_array().unwrap().len(), 5);
+    assert_eq!(one["next_due_at"].as_array().unwrap().len(), 5);
     assert!(stdout(&db.run(&["schedules", "show", "nightly"])).contains("next    2"));
     assert!(stdout(&db.run(&["timers"])).contains("no live worker registers it"));
 
@@ -99,7 +99,7 @@ async fn durable_schedules_lists_pauses_resumes_changes_and_runs_a_schedule() {
         db.json(&["schedules", "pause", "nightly"])["was_paused"],
         true
     );
-    assert_eq!(db.json(&["schedules"])[0]["next"], json!([]));
+    assert_eq!(db.json(&["schedules"])[0]["next_due_at"], json!([]));
     assert!(stdout(&db.run(&["schedules", "resume", "nightly"])).contains("is resumed"));
     assert!(stdout(&db.run(&["schedules", "resume", "nightly"])).contains("was not paused"));
     db.json(&[
@@ -119,7 +119,10 @@ async fn durable_schedules_lists_pauses_resumes_changes_and_runs_a_schedule() {
         )
     );
     assert!(stdout(&db.run(&["schedules", "show", "nightly"])).contains("code    30 2"));
-    let timer = db.json(&["schedules", "run", "nightly"])["timer"].to_string();
+    let timer = db.json(&["schedules", "run", "nightly"])["timer"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(db.json(&["timers"])["timers"].as_array().unwrap().len() == 2);
     assert_eq!(db.json(&["timers", "cancel", &timer])["cancelled"], true);
     assert!(stdout(&db.run(&["timers", "cancel", &timer])).contains("too late"));

@@ -70,7 +70,7 @@ export function SignalButton({ row, onDone }) {
 
 export function EnqueueButton({ machines }) {
   const send = async ({ machine, step, state, data, queue, key, after }) => {
-    const values = { machine, step, queue, key, after_seconds: after ? Number(after) : undefined };
+    const values = { machine, step, queue, key, delay_seconds: after ? Number(after) : undefined };
     const answer = await post('instances', body(values, { state: typed(state, 'the state'), data: typed(data, 'the data') }));
     toast(answer.is_new ? `Instance ${answer.id} enqueued` : `The key is already taken by instance ${answer.id}`);
     go(`instances/${answer.id}`);
@@ -115,7 +115,7 @@ function Bulk({ act, filter, fingerprint, onDone, onClose }) {
     ${!bulk && !preview && !error && html`<p>Counting…</p>`}
     ${!bulk && preview && html`
       <p class="big">${plural(preview.count, 'instance')}${preview.is_all ? '' : ' (limit reached: repeat the action for the rest)'}</p>
-      ${preview.sample.length > 0 && html`<ul class="sample">${preview.sample.slice(0, 8).map((row) => html`<li><span class="id">${row.id}</span> ${row.machine} · ${row.step} <span class="error-text">${row.error ?? ''}</span></li>`)}</ul>`}`}
+      ${preview.sample.length > 0 && html`<ul class="sample">${preview.sample.slice(0, 8).map((row) => html`<li><span class="id">${row.id}</span> ${row.machine} · ${row.step} <span class="error-text">${row.last_error ?? ''}</span></li>`)}</ul>`}`}
     ${bulk && html`
       <p class="big">${bulk.is_over ? (bulk.is_stopped ? 'Stopped' : 'Done') : 'Working…'}</p>
       <div class="meter wide" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(share)}><i style=${{ width: `${share}%` }}></i></div>

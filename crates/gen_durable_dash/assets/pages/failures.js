@@ -20,7 +20,7 @@ export function Failures({ live, mayAct }) {
         <div class="group-count"><b>${counted(group.count)}</b><${Status} status=${group.status} /></div>
         <div class="group-what">
           <h2 class="error-text">${group.example}</h2>
-          <p><a href=${link(`machines/${encodeURIComponent(group.machine)}`)}>${group.machine}</a> · ${group.step} · last <${Time} at=${group.last_at} now=${now} /> · first <${Time} at=${group.first_at} now=${now} /> · newest <${InstanceLink} id=${group.newest} /></p>
+          <p><a href=${link(`machines/${encodeURIComponent(group.machine)}`)}>${group.machine}</a> · ${group.step} · last <${Time} at=${group.last_at} now=${now} /> · first <${Time} at=${group.first_at} now=${now} /> · newest <${InstanceLink} id=${group.newest_id} /></p>
         </div>
         <div class="row">
           <a class="button" href=${link('instances', filter)}>List</a>

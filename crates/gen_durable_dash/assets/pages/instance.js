@@ -21,7 +21,7 @@ export function Instance({ one, live, mayAct }) {
   const row = instance.data;
   // This value changes whenever the row of the instance changes. The panels then fetch their data
   // again.
-  const moved = row ? `${row.commits}.${row.claims}.${row.status}.${row.updated_at}` : '';
+  const moved = row ? `${row.step_seq}.${row.claim_epoch}.${row.status}.${row.updated_at}` : '';
   const { now } = live;
   if (!row) {
     return html`<p class="crumbs"><a href=${link('instances')}>Instances</a></p><h1>${one}</h1>
@@ -65,16 +65,16 @@ function Why({ path, moved, row }) {
     <h2>${settled ? 'Why it finished' : row.status === 'executing' ? 'Running' : 'Why it is not running'}</h2>
     ${!data ? html`<p class="faint">Loading…</p>` : !first ? html`<p>Nothing blocks it: the next pick of a worker claims it.</p>`
       : html`<p>${first.text}</p>${data.blockers.slice(1).map((other) => html`<p class="faint">Also: ${other.text}</p>`)}`}
-    ${row.error && first?.kind !== 'settled' && html`<p class="error-text">Last error: ${row.error}</p>`}
+    ${row.last_error && first?.kind !== 'settled' && html`<p class="error-text">Last error: ${row.last_error}</p>`}
   </section>`;
 }
 
 const OUTCOMES = {
   next: 'continued', sleep: 'sleeps', wait: 'waits for a signal', spawn: 'spawned children', retry: 'requested a retry', failure: 'failed, will be retried',
-  done: 'done', stop: 'failed permanently', outage: 'database unavailable', stuck: 'could not be decoded', deadline: 'deadline reached', reap: 'worker lost',
+  done: 'done', fail: 'failed permanently', outage: 'database unavailable', stuck: 'could not be decoded', deadline: 'deadline reached', reap: 'worker lost',
   cancel: 'cancelled', operator_retry: 'retried by an operator',
 };
-const TONES = { done: 'is-done', stop: 'is-failed', failure: 'is-warn', reap: 'is-warn', outage: 'is-warn', stuck: 'is-failed', cancel: 'is-cancelled', wait: 'is-awaiting_signal', spawn: 'is-awaiting_children', sleep: 'is-runnable', deadline: 'is-warn' };
+const TONES = { done: 'is-done', fail: 'is-failed', failure: 'is-warn', reap: 'is-warn', outage: 'is-warn', stuck: 'is-failed', cancel: 'is-cancelled', wait: 'is-awaiting_signal', spawn: 'is-awaiting_children', sleep: 'is-runnable', deadline: 'is-warn' };
 
 function History({ path, moved, row, now }) {
   const [limit, setLimit] = useState(100);
@@ -82,17 +82,17 @@ function History({ path, moved, row, now }) {
   const kept = useLatest(data);
   if (!kept) return error ? html`<${ErrorNotice} error=${error} />` : html`<${Loading} lines=${5} />`;
   const lines = kept.history.slice().reverse();
-  const longest = Math.max(1, ...lines.map((line) => line.took_ms ?? 0));
+  const longest = Math.max(0.001, ...lines.map((line) => line.took_seconds ?? 0));
   return html`
     ${kept.has_more && limit < 1000 && html`<div class="more"><button onClick=${() => setLimit(1000)}>Show older entries</button></div>`}
     <ol class="history">
       <li class="is-begin"><span class="when">${clock(row.inserted_at)}</span><span class="mark"></span><div class="what"><b>enqueued</b> <small><${Time} at=${row.inserted_at} now=${now} /></small></div></li>
-      ${lines.map((line) => html`<li key=${`${line.seq}.${line.epoch}`} class=${TONES[line.outcome] ?? 'is-next'}>
+      ${lines.map((line) => html`<li key=${`${line.step_seq}.${line.claim_epoch}`} class=${TONES[line.outcome] ?? 'is-next'}>
         <span class="when" title=${exact(line.at)}>${clock(line.at)}</span><span class="mark"></span>
         <div class="what">
           <b>${line.from}</b>${line.to !== line.from && html` → <b>${line.to}</b>`} <span class="outcome">${OUTCOMES[line.outcome] ?? line.outcome}</span>
           ${line.attempt > 0 && html` <small>attempt ${line.attempt + 1}</small>`}
-          ${line.took_ms !== null && html`<span class="took" title=${`ran for ${span(line.took_ms)}`}><i style=${{ width: `${Math.max(2, (60 * line.took_ms) / longest)}px` }}></i>${span(line.took_ms)}</span>`}
+          ${line.took_seconds !== null && html`<span class="took" title=${`ran for ${span(1000 * line.took_seconds)}`}><i style=${{ width: `${Math.max(2, (60 * line.took_seconds) / longest)}px` }}></i>${span(1000 * line.took_seconds)}</span>`}
           ${line.error && html`<p class="error-text">${line.error}</p>`}
           ${line.woken_at && html`<p class="faint">woken by ${line.cause ?? 'an unknown cause'} after ${span(Date.parse(line.woken_at) - Date.parse(line.at))}</p>`}
           ${line.worker && html`<p class="faint">on ${line.worker}</p>`}
@@ -129,7 +129,7 @@ function Child({ child, now }) {
       ${child.is_parent ? html`<button class="quiet twist" aria-expanded=${String(open)} aria-label=${`Children of ${child.id}`} onClick=${() => setOpen(!open)}>${open ? '▾' : '▸'}</button>` : html`<span class="twist"></span>`}
       <${InstanceLink} id=${child.id} /> <span>${child.machine} · ${child.step}</span> <${Status} status=${child.status} />
       <small><${Time} at=${child.settled_at ?? child.inserted_at} now=${now} /></small>
-      ${child.error && html`<span class="error-text cut">${child.error}</span>`}
+      ${child.last_error && html`<span class="error-text cut">${child.last_error}</span>`}
     </div>
     ${open && data && html`<ul class="tree">${data.children.map((below) => html`<${Child} key=${below.id} child=${below} now=${now} />`)}</ul>`}
   </li>`;
@@ -142,7 +142,7 @@ function Inbox({ path, moved, now, row }) {
   return html`<${Panel} title=${SETTLED.includes(row.status) ? 'Undelivered signals' : 'Inbox'}>
     <${Table} label="Signals" head=${['signal', 'payload', 'dedup key', 'sent']}>
       ${data.signals.map((signal) => html`<tr><td>${signal.name}</td><td class="json">${data.payloads_hidden ? html`<span class="faint">hidden</span>` : html`<${Json} value=${signal.payload} depth=${2} />`}</td>
-        <td>${signal.once ?? ''}</td><td><${Time} at=${signal.at} now=${now} /></td></tr>`)}
+        <td>${signal.dedup_key ?? ''}</td><td><${Time} at=${signal.inserted_at} now=${now} /></td></tr>`)}
     <//>
   <//>`;
 }
@@ -167,7 +167,7 @@ function Facts({ row, now }) {
     ['Changed', html`<${Time} at=${row.updated_at} now=${now} />`],
     ['Finished', row.settled_at && html`<${Time} at=${row.settled_at} now=${now} />`],
     ['Duration', row.settled_at && span(Date.parse(row.settled_at) - Date.parse(row.inserted_at))],
-    ['Worker', row.worker], ['Commits', number(row.commits)], ['Worker crashes', row.crashes || null], ['Trace', row.trace],
+    ['Worker', row.locked_by], ['Commits', number(row.step_seq)], ['Worker crashes', row.crash_count || null], ['Trace', row.traceparent],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value !== null && value !== undefined && value !== '').map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 }

@@ -79,6 +79,6 @@ export const Rows = ({ rows, now }) => html`<${Table} label="Instances" head=${[
     <td><${InstanceLink} id=${row.id} /></td><td>${row.machine}</td><td>${row.step}</td><td><${Status} status=${row.status} /></td>
     <td>${row.queue}</td><td class="cut">${row.key ?? html`<span class="faint">–</span>`}</td><td class="num">${row.attempt || html`<span class="faint">0</span>`}</td>
     <td><${Time} at=${row.inserted_at} now=${now} /></td><td><${Time} at=${row.updated_at} now=${now} /></td>
-    <td class="cut error-text" title=${row.error ?? ''}>${row.error ?? ''}</td>
+    <td class="cut error-text" title=${row.last_error ?? ''}>${row.last_error ?? ''}</td>
   </tr>`)}
 <//>`;

@@ -91,7 +91,7 @@ const named = (one) => html`${one.key}${one.tenant && html` <small>of ${one.tena
 const head = (row, now, noHolder) => (row ? html`
   <td><${InstanceLink} id=${row.id} /> ${row.machine} <small>${row.step}</small></td><td><${Status} status=${row.status} /></td>
   <td title=${`enqueued ${exact(row.inserted_at)}, changed ${exact(row.updated_at)}`}>${since(row.inserted_at, now)}</td>
-  <td class="why-cell">${row.status === 'failed' && row.error ? html`<span class="error-text">${row.error}</span>` : row.reason}</td>`
+  <td class="why-cell">${row.status === 'failed' && row.last_error ? html`<span class="error-text">${row.last_error}</span>` : row.reason}</td>`
   : html`<td><span class="faint">–</span></td><td></td><td></td><td class="why-cell">${noHolder}</td>`);
 
 const ACTS = {
@@ -110,7 +110,7 @@ function LaneActions({ lane, onDone }) {
   return html`<div class="row">${Object.entries(ACTS).map(([name, [label]]) => html`<button class=${name === 'discard' ? 'danger' : ''} aria-label=${`${label} the head of ${lane.key}`} onClick=${() => setAct(name)}>${label}</button>`)}</div>
     ${act && html`<${FormDialog} title=${`The head of lane ${lane.key}`} verb=${ACTS[act][1]} danger=${act === 'discard'} onSubmit=${send} onClose=${() => setAct(null)}>
       <p><b>${lane.head.id}</b> ${lane.head.machine} · ${lane.head.step}, with ${plural(Math.max(0, lane.depth - 1), 'other')} behind it.</p>
-      ${lane.head.error && html`<p class="error-text">${lane.head.error}</p>`}
+      ${lane.head.last_error && html`<p class="error-text">${lane.head.last_error}</p>`}
       <p>${ACTS[act][2]}</p>
       ${act === 'discard' && html`<${Field} label="Reason"><input name="why" placeholder="recorded with the cancellation" autocomplete="off" /><//>`}
     <//>`}`;

@@ -12,7 +12,7 @@ export function Overview({ live }) {
   const { minute, chart, totals } = data;
   const settled = minute.done + minute.failed;
   const due = data.queues.reduce((sum, queue) => sum + queue.due, 0);
-  const oldest = data.queues.map((queue) => queue.oldest).filter(Boolean).sort()[0];
+  const oldest = data.queues.map((queue) => queue.oldest_due_at).filter(Boolean).sort()[0];
   const alive = data.workers.filter((worker) => worker.alive).length;
   const waits = (totals.awaiting_signal ?? 0) + (totals.awaiting_children ?? 0);
   const failed = (totals.failed ?? 0) + (totals.stuck ?? 0);
@@ -67,6 +67,6 @@ export function Backlog({ queues, now }) {
     <span class="queue-name">${queue.name}${queue.paused && html` <span class="status is-paused">paused</span>`}</span>
     <span class="meter" role="img" aria-label=${`${queue.due} due`}><i style=${{ width: `${(100 * queue.due) / most}%` }}></i></span>
     <span class="num">${counted(queue.due)}</span>
-    <small>${queue.oldest ? `oldest ${since(queue.oldest, now)}` : queue.workers ? 'up to date' : 'no worker'}</small>
+    <small>${queue.oldest_due_at ? `oldest ${since(queue.oldest_due_at, now)}` : queue.workers ? 'up to date' : 'no worker'}</small>
   </li>`)}</ul>`;
 }

@@ -11,7 +11,7 @@ import { number, plural, span } from '../text.js';
 const EVERY = 1000;
 const HEALTH = { 'up to date': 'is-done', following: 'is-executing', rebuilding: 'is-executing', retrying: 'is-paused', halted: 'is-failed' };
 const STATUS = { running: 'is-executing', done: 'is-done', failed: 'is-failed', cancelled: 'is-cancelled' };
-const KINDS = { shadow: 'rebuild in a shadow', rebuild: 'rebuild in place', replay: 'replay', verify: 'verify' };
+const KINDS = { shadow: 'shadow rebuild', rebuild: 'rebuild in place', replay: 'replay', verify: 'verify' };
 
 // Builds a query string. The tenant with the empty name is valid, so an empty string is sent and
 // only missing values are left out.
@@ -115,11 +115,11 @@ function Scope({ row, act }) {
   return html`<tr>
     <td><a href=${scopeLink(row.projection)}>${row.projection}</a> <small class="faint">v${row.version}</small></td>
     <td class="cut"><a href=${scopeLink(row.projection, row.tenant)}><${Tenant} name=${row.tenant} /></a></td>
-    <td><span class=${`status ${row.offered ? 'is-paused' : HEALTH[row.health] ?? ''}`}>${row.health}</span></td>
+    <td><span class=${`status ${row.offered ? 'is-paused' : HEALTH[row.health] ?? ''}`}>${row.offered ? `v${row.offered} ${row.health}` : row.health}</span></td>
     <td class="num">${number(row.position)}</td><td class="num">${row.lag ? number(row.lag) : html`<span class="faint">0</span>`}</td>
     <td>${row.lag_seconds === null ? html`<span class="faint">–</span>` : span(row.lag_seconds * 1000)}</td>
-    <td>${row.owner?.host ? `${row.owner.host}/${row.owner.pid}` : row.served ? html`<span class="faint">idle</span>` : html`<span class="warn">none</span>`}</td>
-    <td class="cut error-text" title=${row.error ?? ''}>${row.error ?? ''}</td>
+    <td>${row.owned && row.host ? `${row.host}/${row.pid}` : row.served ? html`<span class="faint">idle</span>` : html`<span class="warn">none</span>`}</td>
+    <td class="cut error-text" title=${row.last_error ?? ''}>${row.last_error ?? ''}</td>
     <td class="end">${act.mayAct && html`<div class="row">
       ${row.status !== 'running' && html`<button onClick=${() => setOpen('retry')} aria-label=${`Retry ${of(row)}`}>Retry</button>`}
       <button onClick=${() => setOpen('verify')} aria-label=${`Verify ${of(row)}`}>Verify</button>
@@ -128,7 +128,7 @@ function Scope({ row, act }) {
         <p>A worker applies all ${number(row.position)} events to shadow rows and compares them with the live rows. Nothing is changed.</p>${waits}
       <//>`}
       ${open === 'retry' && html`<${FormDialog} title=${`Retry ${of(row)}`} verb="Retry now" onSubmit=${retry} onClose=${close}>
-        <p>The next event, at position ${number(row.position + 1)}, is retried now. It failed with:</p><p class="error-text">${row.error ?? ''}</p>
+        <p>The next event, at position ${number(row.position + 1)}, is retried now. It failed with:</p><p class="error-text">${row.last_error ?? ''}</p>
       <//>`}
       ${open === 'rebuild' && html`<${FormDialog} title=${`Rebuild ${of(row)}`} verb="Start" danger onSubmit=${rebuild} onClose=${close}>
         <${Rebuild} row=${row} />${waits}
@@ -140,7 +140,7 @@ function Scope({ row, act }) {
 function Rebuild({ row }) {
   const [how, setHow] = useState('shadow');
   return html`<${Field} label="Method"><select name="how" onChange=${(event) => setHow(event.target.value)}>
-      <option value="shadow">in a shadow: swap it in if it is equal</option>
+      <option value="shadow">shadow rebuild: swap it in if it is equal</option>
       <option value="in_place">in place: clear the live rows and fill them again</option>
       <option value="replay">replay: apply events again to the existing rows</option>
     </select><//>
@@ -161,7 +161,7 @@ function Run({ row, act }) {
     toast(answer.cancelled ? `Run ${row.id} cancelled` : `Run ${row.id} has already ended`);
     act.reload();
   };
-  const tone = row.error ? 'error-text' : row.equal === true ? 'good' : row.equal === false ? 'error-text' : '';
+  const tone = row.error ? 'error-text' : row.is_equal === true ? 'good' : row.is_equal === false ? 'error-text' : '';
   return html`<tr>
     <td class="id">${row.id}</td><td>${KINDS[row.kind] ?? row.kind}</td><td><a href=${scopeLink(row.projection)}>${row.projection}</a></td><td class="cut"><${Tenant} name=${row.tenant} /></td>
     <td><span class=${`status ${STATUS[row.status] ?? ''}`}>${row.status}</span></td>

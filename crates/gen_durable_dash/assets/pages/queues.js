@@ -26,8 +26,8 @@ export function Queues({ live, mayAct }) {
         const paused = pending[queue.name]?.until > Date.now() ? pending[queue.name].paused : queue.paused;
         return html`<tr key=${queue.name}>
           <td><a href=${link('instances', { queue: queue.name })}>${queue.name}</a> ${paused && html`<span class="status is-paused" title=${queue.paused_by ? `by ${queue.paused_by}` : ''}>paused</span>`}</td>
-          <td class="num">${counted(queue.due)}</td><td>${queue.oldest ? since(queue.oldest, now) : html`<span class="faint">–</span>`}</td>
-          <td class="num">${counted(queue.later)}</td><td>${queue.next ? html`<${Time} at=${queue.next} now=${now} />` : html`<span class="faint">–</span>`}</td>
+          <td class="num">${counted(queue.due)}</td><td>${queue.oldest_due_at ? since(queue.oldest_due_at, now) : html`<span class="faint">–</span>`}</td>
+          <td class="num">${counted(queue.scheduled)}</td><td>${queue.next_due_at ? html`<${Time} at=${queue.next_due_at} now=${now} />` : html`<span class="faint">–</span>`}</td>
           <td class="num">${counted(queue.executing)}</td><td class=${`num ${queue.workers ? '' : 'warn'}`}>${number(queue.workers)}</td>
           <td class="end">${mayAct && (paused
             ? html`<button onClick=${() => setPaused(queue, 'resume')} aria-label=${`Resume ${queue.name}`}>Resume</button>`

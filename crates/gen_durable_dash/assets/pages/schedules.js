@@ -56,14 +56,14 @@ function Card({ schedule, now, mayAct, onDone }) {
     <p class="about-cycle"><code>${schedule.cycle}</code> · ${schedule.zone ?? 'cycle of a newer build'} · ${MISSED[schedule.missed] ?? schedule.missed}
       ${schedule.set_at && html` · set ${schedule.set_by && `by ${schedule.set_by} `}<${Time} at=${schedule.set_at} now=${now} />, cycle in code: <code>${schedule.code_cycle}</code>`}
       ${schedule.served && html` · registered by ${schedule.registered_by.map((worker) => html`<span class="chip">${worker.host} ${worker.pid}</span> `)}`}</p>
-    ${schedule.error && html`<p class="notice is-bad">The last occurrence could not be started: ${schedule.error}</p>`}
+    ${schedule.last_error && html`<p class="notice is-bad">The last occurrence could not be started: ${schedule.last_error}</p>`}
     <${ErrorNotice} error=${error} />
     <div class="two">
-      <div><h3>Next</h3>${schedule.next.length === 0 ? html`<p class="faint">${isPaused ? 'None while the schedule is paused.' : 'No further occurrences.'}</p>`
-        : html`<ol>${schedule.next.map((at) => html`<li>${exact(at)} <small><${Time} at=${at} now=${now} /></small></li>`)}</ol>`}</div>
+      <div><h3>Next</h3>${schedule.next_due_at.length === 0 ? html`<p class="faint">${isPaused ? 'None while the schedule is paused.' : 'No further occurrences.'}</p>`
+        : html`<ol>${schedule.next_due_at.map((at) => html`<li>${exact(at)} <small><${Time} at=${at} now=${now} /></small></li>`)}</ol>`}</div>
       <div><h3>Recent runs</h3>${schedule.runs.length === 0 ? html`<p class="faint">No runs yet.</p>`
-        : html`<ol>${schedule.runs.map((run) => html`<li key=${run.due}>${exact(run.due)} ${run.instance ? html`<${InstanceLink} id=${run.instance} />` : ''}
-            ${run.status ? html`<${Status} status=${run.status} />` : html`<span class="faint">${run.instance ? 'deleted' : run.state}</span>`}
+        : html`<ol>${schedule.runs.map((run) => html`<li key=${run.due_at}>${exact(run.due_at)} ${run.instance_id ? html`<${InstanceLink} id=${run.instance_id} />` : ''}
+            ${run.status ? html`<${Status} status=${run.status} />` : html`<span class="faint">${run.instance_id ? 'deleted' : run.state}</span>`}
             ${run.manual && html`<small>manual</small>`}${run.missed > 0 && html`<small>${run.missed} missed before it</small>`}</li>`)}</ol>`}</div>
     </div>
     ${changes && html`<${ChangeCycle} schedule=${schedule} path=${path} onDone=${onDone} onClose=${() => setChanges(false)} />`}

@@ -49,11 +49,11 @@ function TimerList({ title, which, now, mayAct, empty, children }) {
 }
 
 export const TimerRows = ({ label, rows, now, mayAct, onDone }) => html`<${Table} label=${label} head=${['due', 'kind', 'target', 'instance', 'cycle', '', '']}>
-  ${rows.map((timer) => html`<tr key=${`${timer.kind}/${timer.id ?? timer.instance}`}>
+  ${rows.map((timer) => html`<tr key=${`${timer.kind}/${timer.id ?? timer.instance_id}`}>
     <td class=${timer.overdue ? 'warn' : ''}><${Time} at=${timer.due_at} now=${now} /></td>
     <td><span class=${`kind c-${timer.kind}`}>${timer.kind}</span></td>
     <td>${timer.schedule ? html`<a href=${link(`schedules/${part(timer.schedule)}`)}>${timer.schedule}</a>` : html`${timer.machine}${timer.step && html` → ${timer.step}`}`}</td>
-    <td>${timer.instance ? html`<${InstanceLink} id=${timer.instance} />` : html`<span class="faint">–</span>`}</td>
+    <td>${timer.instance_id ? html`<${InstanceLink} id=${timer.instance_id} />` : html`<span class="faint">–</span>`}</td>
     <td class="cut">${timer.cycle ?? ''}</td>
     <td>${!timer.served && html`<span class="status is-paused">no worker registers it</span>`}</td>
     <td class="end">${mayAct && timer.may_cancel && html`<${CancelTimer} timer=${timer} onDone=${onDone} />`}</td>

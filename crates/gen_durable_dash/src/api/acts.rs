@@ -1,14 +1,14 @@
 //! The HTTP handlers of the operator actions on one instance: signal, cancel and retry.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Address, Id};
+use gen_durable::{Address, Id, client::Delivery};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::instance::number;
 use crate::{
     access::Caller,
-    problem::{Answer, At, Body, Problem},
+    problem::{Answer, At, Body, Problem, with_causes},
     shared::Shared,
 };
 
@@ -33,11 +33,11 @@ pub(crate) async fn signal(
         .payload
         .map_or_else(|| "null".to_owned(), |payload| payload.get().to_owned());
     let once = body.once.filter(|once| !once.is_empty());
-    let went = shared
-        .client
-        .operate()
-        .signal(to, &body.name, &payload, once.as_deref())
-        .await;
+    let mut request = shared.client.operate().signal(to, &body.name, &payload);
+    if let Some(once) = once {
+        request = request.once(once);
+    }
+    let went = request.await.map(Delivery::is_new);
     let outcome = went.as_ref().map(|is_new| {
         if *is_new {
             "delivered"
@@ -50,7 +50,7 @@ pub(crate) async fn signal(
         &by,
         "signal",
         format!("instance {id}: {}", body.name),
-        outcome.map_err(ToString::to_string),
+        outcome.map_err(with_causes),
     );
     Ok(Json(
         json!({"id": id, "signal": body.name, "is_new": went?}),
@@ -75,7 +75,11 @@ pub(crate) async fn cancel(
         .why
         .filter(|why| !why.is_empty())
         .unwrap_or_else(|| format!("cancelled by {}", by.name));
-    let went = shared.client.operate().cancel(to, &why, body.subtree).await;
+    let mut request = shared.client.operate().cancel(to, &why);
+    if body.subtree {
+        request = request.subtree();
+    }
+    let went = request.await;
     let outcome = went
         .as_ref()
         .map(|in_time| if *in_time { "cancelled" } else { "too late" }.to_owned());
@@ -83,7 +87,7 @@ pub(crate) async fn cancel(
         &by,
         "cancel",
         format!("instance {id}"),
-        outcome.map_err(ToString::to_string),
+        outcome.map_err(with_causes),
     );
     Ok(Json(json!({"id": id, "cancelled": went?})))
 }
@@ -111,10 +115,14 @@ pub(crate) async fn retry(
             "data belongs to a step: name the step as well",
         ));
     }
-    let from = step
-        .as_deref()
-        .map(|step| (step, data.as_deref().map(RawValue::get)));
-    let went = shared.client.operate().retry(number(&id)?, from).await;
+    let mut request = shared.client.operate().retry(number(&id)?);
+    if let Some(step) = &step {
+        request = request.at_step(step);
+    }
+    if let Some(data) = data {
+        request = request.with_data(data.get());
+    }
+    let went = request.await;
     let on = match &step {
         Some(step) => format!("instance {id}, from {step}"),
         None => format!("instance {id}"),

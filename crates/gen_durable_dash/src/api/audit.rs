@@ -1,11 +1,10 @@
 //! The HTTP handlers of the audit log.
 
 use axum::{Json, extract::State};
-use gen_durable::AuditRecord;
+use gen_durable::operate::AuditRecord;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::json::time;
 use crate::{
     problem::{Answer, Problem, Query},
     redact::Redaction,
@@ -46,17 +45,16 @@ pub(crate) async fn list(
         .last()
         .filter(|_| acts.len() == limit)
         .map(|last| last.id.to_string());
-    let acts: Vec<Value> = acts
-        .iter()
-        .map(|action| line(action, &shared.options.redaction))
+    let acts: Vec<AuditRecord> = acts
+        .into_iter()
+        .map(|action| redacted(action, &shared.options.redaction))
         .collect();
     Ok(Json(json!({"acts": acts, "next": next})))
 }
 
-fn line(action: &AuditRecord, redaction: &Redaction) -> Value {
-    json!({
-        "id": action.id.to_string(), "at": action.at.to_string(), "actor": action.actor, "source": action.source, "channel": action.channel, "action": action.action,
-        "subject": redaction.text(&action.subject), "succeeded": action.succeeded,
-        "outcome": action.outcome.as_deref().map(|outcome| redaction.text(outcome)), "ended_at": time(action.ended_at),
-    })
+/// Returns an audit record with its texts redacted.
+fn redacted(mut action: AuditRecord, redaction: &Redaction) -> AuditRecord {
+    action.subject = redaction.text(&action.subject);
+    action.outcome = action.outcome.map(|outcome| redaction.text(&outcome));
+    action
 }

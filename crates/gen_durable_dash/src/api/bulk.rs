@@ -1,11 +1,11 @@
 //! The HTTP handlers of bulk actions, which retry or cancel many instances.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::{Search, Status};
+use gen_durable::inspect::{Search, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{instances::Wanted, json as shown};
+use super::{instances::InstancesQuery, json as shown};
 use crate::{
     access::Caller,
     bulk::{Act, MANY_MAX, Progress, matching},
@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct Many {
     act: Act,
     #[serde(default)]
-    filter: Wanted,
+    filter: InstancesQuery,
     /// If set, the bulk action selects only instances with this error fingerprint.
     fingerprint: Option<String>,
     /// The number of instances that the preview of the bulk action showed to the operator.
@@ -36,7 +36,7 @@ impl Many {
         let search = self.filter.clone().search()?;
         let fits = |status: Status| match self.act {
             Act::Retry => matches!(status, Status::Failed | Status::Stuck | Status::Cancelled),
-            Act::Cancel => !status.is_terminal(),
+            Act::Cancel => !status.is_settled(),
         };
         match (search.status, self.act) {
             (Some(status), _) if fits(status) => Ok(search),
@@ -54,19 +54,17 @@ pub(crate) async fn preview(
     State(shared): State<Shared>,
     Body(many): Body<Many>,
 ) -> Answer<Json<Value>> {
-    let matched = matching(
+    let mut matched = matching(
         &shared.inspect(),
         &many.search()?,
         many.fingerprint.as_deref(),
     )
     .await?;
-    let sample: Vec<Value> = matched
-        .sample
-        .iter()
-        .map(|row| shown::found(row, &shared.options.redaction))
-        .collect();
+    for found in &mut matched.sample {
+        shown::redact(&mut found.last_error, &shared.options.redaction);
+    }
     Ok(Json(
-        json!({"count": matched.ids.len(), "is_all": matched.is_all, "most": MANY_MAX, "sample": sample}),
+        json!({"count": matched.ids.len(), "is_all": matched.is_all, "most": MANY_MAX, "sample": matched.sample}),
     ))
 }
 

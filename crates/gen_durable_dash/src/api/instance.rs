@@ -2,25 +2,26 @@
 //! children, and the reason why the instance does not run.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Blocker, HistoryCursor, Status, Timestamp};
+use gen_durable::{
+    inspect::{Blocker, Children, Explanation, HistoryCursor, InboxSignal, Instance, Status},
+    schedule::Timestamp,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 
 use super::json as shown;
 use crate::{
     access::{Caller, Role},
     problem::{Answer, At, Problem, Query},
+    redact::Redaction,
     shared::Shared,
 };
 
-/// An instance in an HTTP response, with its state, data and result as raw JSON.
+/// An instance in an HTTP response.
 #[derive(Debug, Serialize)]
 pub(crate) struct Whole {
     #[serde(flatten)]
-    columns: Value,
-    state: Box<RawValue>,
-    data: Box<RawValue>,
-    result: Box<RawValue>,
+    instance: Instance,
     /// Whether the response omits the state, data and result of the instance, because the caller
     /// may not see payloads.
     payloads_hidden: bool,
@@ -49,7 +50,7 @@ pub(crate) async fn show(
     At(id): At<String>,
 ) -> Answer<Json<Whole>> {
     let inspect = shared.inspect();
-    let row = inspect.show(number(&id)?).await?.ok_or_else(|| gone(&id))?;
+    let mut row = inspect.show(number(&id)?).await?.ok_or_else(|| gone(&id))?;
     let mut ancestors = Vec::new();
     let mut above = row.parent_id;
     while let (Some(id), true) = (above, ancestors.len() < ANCESTORS_MAX) {
@@ -63,12 +64,16 @@ pub(crate) async fn show(
     }
     let redaction = &shared.options.redaction;
     let payloads_hidden = hides(&shared, &caller);
-    let body = |text: Option<&str>| shown::body(text.filter(|_| !payloads_hidden), redaction);
+    let body = |text: &str| match payloads_hidden {
+        true => None,
+        false => Some(shown::body(text, redaction)),
+    };
+    row.state = body(&row.state).unwrap_or_else(|| "null".to_owned());
+    row.data = row.data.as_deref().and_then(body);
+    row.result = row.result.as_deref().and_then(body);
+    shown::redact(&mut row.last_error, redaction);
     Ok(Json(Whole {
-        columns: shown::instance(&row, redaction),
-        state: body(Some(&row.state)),
-        data: body(row.data.as_deref()),
-        result: body(row.result.as_deref()),
+        instance: row,
         payloads_hidden,
         ancestors,
     }))
@@ -83,8 +88,8 @@ fn gone(id: &str) -> Problem {
 /// The cursor and the size of a page of the history of an instance.
 #[derive(Debug, Deserialize)]
 pub(crate) struct From {
-    seq: Option<String>,
-    epoch: Option<String>,
+    step_seq: Option<i64>,
+    claim_epoch: Option<i64>,
     limit: Option<u16>,
 }
 
@@ -94,37 +99,19 @@ pub(crate) async fn history(
     Query(from): Query<From>,
 ) -> Answer<Json<Value>> {
     let limit = usize::from(from.limit.unwrap_or(200).clamp(1, 1000));
-    let part = |text: Option<String>| text.map(|text| text.parse::<i64>()).transpose();
-    let (Ok(seq), Ok(epoch)) = (part(from.seq), part(from.epoch)) else {
-        return Err(Problem::invalid(
-            "seq and epoch must be those of the last entry of the previous page",
-        ));
-    };
-    let before = seq.map(|seq| HistoryCursor {
-        seq,
-        epoch: epoch.unwrap_or(i64::MAX),
+    let before = from.step_seq.map(|step_seq| HistoryCursor {
+        step_seq,
+        claim_epoch: from.claim_epoch.unwrap_or(i64::MAX),
     });
-    let lines = shared
+    let mut history = shared
         .inspect()
         .history(number(&id)?, before, limit)
         .await?;
-    let has_more = lines.len() == limit;
-    let redaction = &shared.options.redaction;
-    let lines: Vec<Value> = lines
-        .iter()
-        .map(|line| shown::line(line, redaction))
-        .collect();
-    Ok(Json(json!({"history": lines, "has_more": has_more})))
-}
-
-/// A signal in an inbox, with its payload as raw JSON.
-#[derive(Debug, Serialize)]
-pub(crate) struct InboxSignal {
-    id: String,
-    name: String,
-    payload: Box<RawValue>,
-    once: Option<String>,
-    at: String,
+    let has_more = history.len() == limit;
+    for entry in &mut history {
+        shown::redact(&mut entry.error, &shared.options.redaction);
+    }
+    Ok(Json(json!({"history": history, "has_more": has_more})))
 }
 
 #[derive(Debug, Serialize)]
@@ -139,20 +126,15 @@ pub(crate) async fn inbox(
     At(id): At<String>,
 ) -> Answer<Json<Inbox>> {
     let payloads_hidden = hides(&shared, &caller);
-    let signals = shared.inspect().inbox(number(&id)?).await?;
-    let redaction = &shared.options.redaction;
-    let signal = |signal: gen_durable::InboxSignal| InboxSignal {
-        id: signal.id.to_string(),
-        name: signal.name,
-        payload: shown::body(
-            Some(signal.payload.as_str()).filter(|_| !payloads_hidden),
-            redaction,
-        ),
-        once: signal.dedup_key,
-        at: signal.inserted_at.to_string(),
-    };
+    let mut signals = shared.inspect().inbox(number(&id)?).await?;
+    for signal in &mut signals {
+        signal.payload = match payloads_hidden {
+            true => "null".to_owned(),
+            false => shown::body(&signal.payload, &shared.options.redaction),
+        };
+    }
     Ok(Json(Inbox {
-        signals: signals.into_iter().map(signal).collect(),
+        signals,
         payloads_hidden,
     }))
 }
@@ -160,27 +142,12 @@ pub(crate) async fn inbox(
 pub(crate) async fn children(
     State(shared): State<Shared>,
     At(id): At<String>,
-) -> Answer<Json<Value>> {
-    let all = shared.inspect().children(number(&id)?).await?;
-    let redaction = &shared.options.redaction;
-    let counts: serde_json::Map<String, Value> = all
-        .counts
-        .iter()
-        .map(|(status, count)| (status.name().to_owned(), json!(count)))
-        .collect();
-    let children: Vec<Value> = all
-        .children
-        .iter()
-        .map(|child| {
-            json!({
-                "id": child.id.to_string(), "machine": child.machine, "step": child.step, "status": child.status.name(),
-                "spawn": child.generation, "is_parent": child.is_parent,
-                "error": child.last_error.as_deref().map(|error| redaction.text(error)),
-                "inserted_at": child.inserted_at.to_string(), "settled_at": shown::time(child.settled_at),
-            })
-        })
-        .collect();
-    Ok(Json(json!({"counts": counts, "children": children})))
+) -> Answer<Json<Children>> {
+    let mut all = shared.inspect().children(number(&id)?).await?;
+    for child in &mut all.children {
+        shown::redact(&mut child.last_error, &shared.options.redaction);
+    }
+    Ok(Json(all))
 }
 
 pub(crate) async fn explain(
@@ -192,23 +159,49 @@ pub(crate) async fn explain(
         .explain(number(&id)?)
         .await?
         .ok_or_else(|| gone(&id))?;
-    let redaction = &shared.options.redaction;
-    let blockers: Vec<Value> = explanation
-        .blockers
-        .iter()
-        .map(|blocker| {
-            let (kind, text) = said(blocker, explanation.now);
-            json!({"kind": kind, "text": redaction.text(&text)})
-        })
-        .collect();
-    Ok(Json(
-        json!({"id": id, "now": explanation.now.to_string(), "blockers": blockers}),
-    ))
+    Ok(Json(explained(explanation, &shared.options.redaction)))
 }
 
-/// Describes a blocker, which is a reason why an instance does not run. Returns a stable code for
-/// programs and a sentence for people.
-pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
+/// Returns an explanation as JSON, with errors redacted, a `text` for people in each blocker, and
+/// the `reason` why the instance has not settled.
+pub(crate) fn explained(mut explanation: Explanation, redaction: &Redaction) -> Value {
+    shown::redact(&mut explanation.instance.last_error, redaction);
+    let now = explanation.now;
+    let reason = match explanation.blockers.first() {
+        Some(blocker) => redaction.text(&said(blocker, now)),
+        None => "Nothing blocks it: the next pick of a worker claims it.".to_owned(),
+    };
+    let blockers: Vec<Value> = std::mem::take(&mut explanation.blockers)
+        .into_iter()
+        .map(|blocker| shown_blocker(blocker, now, redaction))
+        .collect();
+    let more = json!({"blockers": blockers, "reason": reason});
+    shown::and(json!(explanation), more)
+}
+
+fn shown_blocker(mut blocker: Blocker, now: Timestamp, redaction: &Redaction) -> Value {
+    let text = redaction.text(&said(&blocker, now));
+    if let Blocker::Settled { error, .. } | Blocker::Stuck { error, .. } = &mut blocker {
+        shown::redact(error, redaction);
+    }
+    let value = shown::and(json!(blocker), json!({"text": text}));
+    match blocker {
+        Blocker::Queued { head, .. } => {
+            shown::and(value, json!({"head": explained(*head, redaction)}))
+        }
+        Blocker::PartitionWaiting { holder, .. } => {
+            shown::and(value, json!({"holder": explained(*holder, redaction)}))
+        }
+        _ => value,
+    }
+}
+
+/// Describes a blocker, which is a reason why an instance does not run, in a sentence for people.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one sentence for each kind of blocker, side by side"
+)]
+pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> String {
     let deadline = |at: &Option<Timestamp>| {
         at.map_or("without a deadline".to_owned(), |at| {
             format!("until {at:.0}")
@@ -218,18 +211,15 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
         Blocker::Settled {
             status,
             error: None,
-        } => (
-            "settled",
-            format!("It is {status}: it will not run again."),
-        ),
+        } => format!("It is {status}: it will not run again."),
         Blocker::Settled {
             status: Status::Failed,
             error: Some(error),
-        } => ("settled", format!("It failed: {error}")),
+        } => format!("It failed: {error}"),
         Blocker::Settled {
             status,
             error: Some(error),
-        } => ("settled", format!("It is {status}: {error}")),
+        } => format!("It is {status}: {error}"),
         Blocker::Executing {
             host,
             pid,
@@ -240,52 +230,37 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 .as_deref()
                 .zip(*pid)
                 .map(|(host, pid)| format!(" on {host}, process {pid}"));
-            (
-                "executing",
-                format!("It runs{}.", place.unwrap_or_default()),
-            )
+            format!("It runs{}.", place.unwrap_or_default())
         }
-        Blocker::Executing { .. } => (
-            "worker_lost",
-            "The lease of the worker that holds it has expired: a live worker reclaims it within one lease period."
+        Blocker::Executing { .. } => "The lease of the worker that holds it has expired: a live worker reclaims it within one lease period."
                 .to_owned(),
-        ),
         Blocker::CancelledStepRunning { host, pid, .. } => {
             let place = host
                 .as_deref()
                 .zip(*pid)
                 .map(|(host, pid)| format!(" on {host}, process {pid}"));
-            (
-                "cancelled_step_running",
-                format!(
+            format!(
                     "It was cancelled, but its step still runs{}. Its lane and its partition key stay held until the step ends or the lease of its worker expires.",
                     place.unwrap_or_default()
-                ),
-            )
+                )
         }
         Blocker::AwaitingSignal {
             names,
-            deadline: at,
+            deadline_at: at,
             ..
-        } => (
-            "awaiting_signal",
-            format!(
+        } => format!(
                 "It waits for the signal {}, {}.",
                 names.join(" or "),
                 deadline(at)
             ),
-        ),
         Blocker::AwaitingChildren {
             pending,
             any,
-            deadline: at,
+            deadline_at: at,
             ..
         } => {
             let which = if *any { "any of" } else { "all of" };
-            (
-                "awaiting_children",
-                format!("It waits for {which} {pending} children, {}.", deadline(at)),
-            )
+            format!("It waits for {which} {pending} children, {}.", deadline(at))
         }
         Blocker::Queued { lane, ahead, head } => {
             let head = &head.instance;
@@ -293,90 +268,54 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 "It waits in lane {lane} behind {ahead} others. The head of the lane is instance {} ({}, {}).",
                 head.id, head.machine, head.status
             );
-            ("queued", text)
+            text
         }
-        Blocker::AwaitingPlacement { .. } => (
-            "awaiting_placement",
-            "It waits for a lane position: the next pick of a live worker assigns one.".to_owned(),
-        ),
+        Blocker::AwaitingPlacement { .. } => "It waits for a lane position: the next pick of a live worker assigns one.".to_owned(),
         Blocker::PartitionWaiting { partition, holder } => {
             let holder = holder.instance.id;
-            (
-                "partition_waiting",
-                format!(
-                    "It waits for the partition {partition}, which instance {holder} holds."
-                ),
-            )
-        }
-        Blocker::BlocksLane { lane, behind, .. } => (
-            "blocks_lane",
             format!(
+                    "It waits for the partition {partition}, which instance {holder} holds."
+                )
+        }
+        Blocker::BlocksLane { lane, behind, .. } => format!(
                 "It failed and blocks lane {lane}, in which {behind} wait: retry it, or promote its successor with `durable lanes skip {lane}`."
             ),
-        ),
-        Blocker::Stuck { crashes, .. } if *crashes > 0 => (
-            "stuck",
-            format!(
+        Blocker::Stuck { crashes, .. } if *crashes > 0 => format!(
                 "It is stuck: {crashes} workers crashed while it ran. Find the cause, then retry it."
             ),
-        ),
         Blocker::Stuck { error, .. } => {
             let error = error.as_deref().unwrap_or("no error was recorded");
-            (
-                "stuck",
-                format!(
-                    "It is stuck: no worker that claimed it could decode it: {error}. Deploy a build that can, then retry it."
-                ),
-            )
-        }
-        Blocker::QueueNotWorked { queue } => (
-            "queue_not_worked",
-            format!("No live worker serves queue {queue}."),
-        ),
-        Blocker::QueuePaused { queue, by, .. } => (
-            "queue_paused",
             format!(
+                    "It is stuck: no worker that claimed it could decode it: {error}. Deploy a build that can, then retry it."
+                )
+        }
+        Blocker::QueueNotWorked { queue } => format!("No live worker serves queue {queue}."),
+        Blocker::QueuePaused { queue, paused_by, .. } => format!(
                 "Queue {queue} is paused by {}.",
-                by.as_deref().unwrap_or("an unknown user")
+                paused_by.as_deref().unwrap_or("an unknown user")
             ),
-        ),
-        Blocker::NotDue { at } => {
-            let seconds = at.duration_since(now).as_secs_f64();
-            (
-                "not_due",
-                format!("It is scheduled for later: due in {seconds:.0} s."),
-            )
+        Blocker::NotDue { due_at } => {
+            let seconds = due_at.duration_since(now).as_secs_f64();
+            format!("It is scheduled for later: due in {seconds:.0} s.")
         }
         Blocker::MachineNotServed {
             machine,
-            machine_version,
+            version,
             queue,
-        } => (
-            "machine_not_served",
-            format!("No live worker of queue {queue} runs {machine} v{machine_version}."),
-        ),
+        } => format!("No live worker of queue {queue} runs {machine} v{version}."),
         Blocker::NoWorkerForStep {
             machine,
-            machine_version,
+            version,
             step,
             queue,
-        } => (
-            "no_worker_for_step",
-            format!(
-                "No live worker of queue {queue} that runs {machine} v{machine_version} has the step {step}."
+        } => format!(
+                "No live worker of queue {queue} that runs {machine} v{version} has the step {step}."
             ),
-        ),
-        Blocker::Suspect { crashes } => (
-            "suspect",
-            format!(
+        Blocker::Suspect { crashes } => format!(
                 "{crashes} workers crashed while they held it: each worker runs such suspects one at a time."
             ),
-        ),
-        Blocker::BehindOthers { count } if *count > 10_000 => (
-            "behind",
-            "More than 10,000 instances are due before it in its queue.".to_owned(),
-        ),
-        Blocker::BehindOthers { count } => ("behind", format!("{count} instances are due before it in its queue.")),
-        other => ("unknown", format!("{other:?}")),
+        Blocker::BehindOthers { count } if *count > 10_000 => "More than 10,000 instances are due before it in its queue.".to_owned(),
+        Blocker::BehindOthers { count } => format!("{count} instances are due before it in its queue."),
+        other => format!("{other:?}"),
     }
 }

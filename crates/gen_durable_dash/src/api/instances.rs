@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::{KeyScope, Search, Status, Timestamp, UntypedInstance};
+use gen_durable::{
+    Address, KeyScope,
+    inspect::{Search, SearchPage, Status},
+    operate::UntypedInstance,
+    schedule::Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
 use super::json as shown;
 use crate::{
     access::Caller,
-    problem::{Answer, Body, Problem, Query},
+    problem::{Answer, Body, Problem, Query, with_causes},
     shared::Shared,
 };
 
@@ -22,7 +27,7 @@ const WORD_BYTES_MAX: usize = 500;
 /// empty form fields.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct InstancesQuery {
     pub(crate) machine: Option<String>,
     pub(crate) step: Option<String>,
     pub(crate) status: Option<String>,
@@ -39,7 +44,7 @@ pub(crate) struct Wanted {
     pub(crate) limit: Option<u16>,
 }
 
-impl Wanted {
+impl InstancesQuery {
     pub(crate) fn search(self) -> Answer<Search> {
         let word = |name: &str, word: Option<String>| -> Answer<Option<String>> {
             let Some(word) = word.filter(|word| !word.is_empty()) else {
@@ -54,11 +59,9 @@ impl Wanted {
         };
         let status = word("status", self.status)?;
         let status = status
-            .map(|name| {
-                Status::named(&name)
-                    .ok_or_else(|| Problem::invalid(format!("unknown status {name:?}")))
-            })
-            .transpose()?;
+            .map(|name| name.parse::<Status>())
+            .transpose()
+            .map_err(|error| Problem::invalid(error.to_string()))?;
         let before = word("before", self.before)?;
         let before = before
             .map(|id| {
@@ -95,8 +98,8 @@ impl Wanted {
 
 pub(crate) async fn list(
     State(shared): State<Shared>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Json<Value>> {
+    Query(wanted): Query<InstancesQuery>,
+) -> Answer<Json<SearchPage>> {
     let search = wanted.search()?;
     let inspect = shared.inspect();
     let mut page = inspect.search(search.clone()).await?;
@@ -104,35 +107,29 @@ pub(crate) async fn list(
     // instance is old. The search reads a bounded number of rows, newest first, and would stop
     // before it reaches the row of an old instance.
     if let (Some(key), None) = (&search.key, search.before) {
-        let holder = inspect
-            .holder(search.tenant.as_deref().unwrap_or_default(), key)
-            .await?;
-        let missing = holder.filter(|id| page.found.iter().all(|found| found.id != *id));
+        let tenant = search.tenant.as_deref().unwrap_or_default();
+        let holder = inspect.holder(Address::keyed(key).of(tenant)).await?;
+        let missing = holder.filter(|id| page.instances.iter().all(|found| found.id != *id));
         if let Some(id) = missing {
             let alone = Search {
                 before: Some(id.saturating_add(1)),
                 limit: 1,
                 ..search
             };
-            page.found.extend(
+            page.instances.extend(
                 inspect
                     .search(alone)
                     .await?
-                    .found
+                    .instances
                     .into_iter()
                     .filter(|found| found.id == id),
             );
         }
     }
-    let redaction = &shared.options.redaction;
-    let rows: Vec<Value> = page
-        .found
-        .iter()
-        .map(|row| shown::found(row, redaction))
-        .collect();
-    Ok(Json(
-        json!({"instances": rows, "next": page.next.map(|id| id.to_string())}),
-    ))
+    for found in &mut page.instances {
+        shown::redact(&mut found.last_error, &shared.options.redaction);
+    }
+    Ok(Json(page))
 }
 
 /// The body of an HTTP request that enqueues an instance.
@@ -152,8 +149,8 @@ pub(crate) struct New {
     /// settles), `ever` (as long as the row of the instance exists) or `none` (the key is not
     /// unique).
     scope: Option<String>,
-    at: Option<String>,
-    after_seconds: Option<f64>,
+    due_at: Option<String>,
+    delay_seconds: Option<f64>,
     /// The lane that the new instance enters.
     lane: Option<String>,
     /// Whether the new instance blocks its lane if the instance fails permanently.
@@ -171,18 +168,18 @@ pub(crate) async fn enqueue(
     let went = shared.client.operate().enqueue(new.read()?).await;
     let outcome = went
         .as_ref()
-        .map(|(id, _)| format!("instance {id}"))
-        .map_err(ToString::to_string);
+        .map(|enqueued| format!("instance {}", enqueued.id))
+        .map_err(with_causes);
     shared.audit.note(&by, "enqueue", on, outcome);
-    let (id, is_new) = went?;
-    let status = if is_new {
+    let enqueued = went?;
+    let status = if enqueued.is_new {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
     Ok((
         status,
-        Json(json!({"id": id.to_string(), "is_new": is_new})),
+        Json(json!({"id": enqueued.id.to_string(), "is_new": enqueued.is_new})),
     ))
 }
 
@@ -216,18 +213,18 @@ impl New {
                 )));
             }
         };
-        if let Some(at) = self.at {
+        if let Some(at) = self.due_at {
             let at = at.parse().map_err(|_| {
                 Problem::invalid(format!(
                     "{at:?} is not a timestamp such as 2030-01-31T12:00:00Z"
                 ))
             })?;
-            instance.at = Some(at);
+            instance.due_at = Some(at);
         }
-        if let Some(seconds) = self.after_seconds {
-            instance.after = Duration::try_from_secs_f64(seconds).map_err(|_| {
+        if let Some(seconds) = self.delay_seconds {
+            instance.delay = Duration::try_from_secs_f64(seconds).map_err(|_| {
                 Problem::invalid(format!(
-                    "after_seconds must be a duration of 0 or more, not {seconds}"
+                    "delay_seconds must be a duration of 0 or more, not {seconds}"
                 ))
             })?;
         }

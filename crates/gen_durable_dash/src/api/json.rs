@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use gen_durable::{
-    Backlog, Edge, FailureGroup, Findings, HistoryEntry, Instance, SearchHit, Timestamp, WorkerInfo,
+    inspect::{Edge, FailureGroup},
+    schedule::Timestamp,
 };
 use serde_json::{Value, json, value::RawValue};
 
@@ -17,74 +18,34 @@ pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
     at.map(|at| at.to_string())
 }
 
-/// Returns an instance that a search has found, as JSON for a list.
-pub(crate) fn found(row: &SearchHit, redaction: &Redaction) -> Value {
-    json!({
-        "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
-        "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
-        "attempt": row.attempt, "key": row.key, "parent_id": row.parent_id.map(|id| id.to_string()),
-        "error": row.last_error.as_deref().map(|error| redaction.text(error)), "awaits": row.awaits,
-        "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
-        "updated_at": row.updated_at.to_string(), "settled_at": time(row.settled_at),
-    })
-}
-
-/// Returns an instance as JSON, without its state, data and result.
-pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
-    json!({
-        "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
-        "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
-        "attempt": row.attempt, "failures": row.failures, "key": row.key, "parent_id": row.parent_id.map(|id| id.to_string()),
-        "error": row.last_error.as_deref().map(|error| redaction.text(error)),
-        "awaits": row.awaits, "deadline_at": time(row.deadline_at), "deadline_step": row.deadline_step,
-        "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
-        "updated_at": row.updated_at.to_string(), "settled_at": time(row.settled_at),
-        "worker": row.locked_by, "lease_expires_at": time(row.lease_expires_at),
-        "commits": row.step_seq, "claims": row.claim_epoch, "crashes": row.crash_count,
-        "children_pending": row.children_pending, "join_any": row.join_any, "trace": row.traceparent,
-        "lane": row.lane_key, "in_lane": row.in_lane, "blocks_its_lane": row.blocks_its_lane(), "partition": row.partition_key,
-    })
+/// Redacts the error text of a row that the API returns.
+pub(crate) fn redact(error: &mut Option<String>, redaction: &Redaction) {
+    *error = error.as_deref().map(|error| redaction.text(error));
 }
 
 /// Returns the JSON of a column with sensitive values redacted. Numbers keep the digits that the
 /// column stores.
-pub(crate) fn body(text: Option<&str>, redaction: &Redaction) -> Box<RawValue> {
-    let shown = text.map_or_else(|| "null".to_owned(), |text| redaction.json(text));
-    RawValue::from_string(shown).unwrap_or_else(|_| RawValue::NULL.to_owned())
+pub(crate) fn body(text: &str, redaction: &Redaction) -> String {
+    let shown = RawValue::from_string(redaction.json(text));
+    shown.map_or_else(|_| "null".to_owned(), |shown| shown.get().to_owned())
 }
 
-pub(crate) fn line(line: &HistoryEntry, redaction: &Redaction) -> Value {
-    json!({
-        "seq": line.mark.seq.to_string(), "epoch": line.mark.epoch.to_string(), "at": line.at.to_string(),
-        "from": line.from, "to": line.to, "outcome": line.outcome, "status": line.status.name(),
-        "attempt": line.attempt, "took_ms": line.took.map(|took| took.as_secs_f64() * 1000.0),
-        "woken_at": time(line.woken_at), "cause": line.cause, "worker": line.worker,
-        "error": line.error.as_deref().map(|error| redaction.text(error)),
-    })
+/// Adds the fields of the JSON object `more` to the JSON object `value`.
+pub(crate) fn and(mut value: Value, more: Value) -> Value {
+    if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
+        fields.extend(more);
+    }
+    value
 }
 
-pub(crate) fn queue(queue: &Backlog) -> Value {
-    json!({
-        "name": queue.queue, "paused": queue.paused_at.is_some(), "paused_at": time(queue.paused_at),
-        "paused_by": queue.paused_by, "due": queue.due, "oldest": time(queue.oldest), "later": queue.later,
-        "next": time(queue.next), "executing": queue.executing, "workers": queue.workers,
-        "capped": queue.due >= COUNTED_MAX || queue.later >= COUNTED_MAX,
-    })
-}
-
-pub(crate) fn worker(worker: &WorkerInfo) -> Value {
-    json!({
-        "id": worker.id, "host": worker.host, "pid": worker.pid, "queues": worker.queues, "machines": worker.machines,
-        "started_at": worker.started_at.to_string(), "lease_expires_at": worker.lease_expires_at.to_string(),
-        "alive": worker.alive,
-    })
-}
-
+/// Returns a transition of a machine as JSON, without the name of the machine, which contains the
+/// transition.
 fn edge(edge: &Edge) -> Value {
-    json!({
-        "from": edge.from, "to": edge.to, "outcome": edge.outcome, "count": edge.count,
-        "took_ms": edge.took_seconds.map(|seconds| seconds * 1000.0), "last_at": edge.last_at.to_string(),
-    })
+    let mut shown = json!(edge);
+    if let Value::Object(fields) = &mut shown {
+        fields.remove("machine");
+    }
+    shown
 }
 
 /// Groups failed and stuck instances by error fingerprint, the largest groups first.
@@ -129,7 +90,7 @@ pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<
                 "machine": machine, "step": step, "status": status, "fingerprint": print,
                 "example": redaction.text(example), "count": group.count,
                 "first_at": group.first_at.to_string(), "last_at": group.first.last_at.to_string(),
-                "newest": group.first.newest.to_string(),
+                "newest_id": group.first.newest_id.to_string(),
             })
         })
         .collect()
@@ -148,7 +109,7 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     let live = || snapshot.workers.iter().filter(|worker| worker.alive);
     for count in &snapshot.standing {
         let machine = machines.entry(&count.machine).or_default();
-        machine.versions.push(count.machine_version);
+        machine.versions.push(count.version);
         *machine
             .steps
             .entry(count.step.clone())
@@ -206,14 +167,6 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
     (totals, capped)
 }
 
-/// Returns the counts of lanes, timers and schedules that need an operator, as JSON.
-fn findings(findings: &Findings) -> Value {
-    json!({
-        "lanes_blocked": findings.lanes_blocked, "overdue": findings.overdue,
-        "schedules_paused": findings.schedules_paused, "schedules_failing": findings.schedules_failing,
-    })
-}
-
 /// Returns the numbers that the overview page of the dashboard shows, as JSON.
 pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
     let (totals, capped) = totals(snapshot);
@@ -222,10 +175,10 @@ pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
         "at": time(snapshot.now), "trouble": snapshot.trouble,
         "instances": estimate.map(|estimate| estimate.instances), "bytes": estimate.map(|estimate| estimate.bytes),
         "totals": totals, "capped": capped,
-        "queues": snapshot.backlog.iter().map(queue).collect::<Vec<_>>(),
-        "workers": snapshot.workers.iter().map(worker).collect::<Vec<_>>(),
+        "queues": snapshot.backlog,
+        "workers": snapshot.workers,
         "machines": machines(snapshot),
         "failures": failures(&snapshot.troubles, redaction),
-        "minute": snapshot.minute, "chart": snapshot.chart, "findings": findings(&snapshot.findings),
+        "minute": snapshot.minute, "chart": snapshot.chart, "findings": snapshot.findings,
     })
 }

@@ -3,14 +3,17 @@
 //! has not settled. Other handlers retry, skip or cancel the head of a blocked lane.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Explanation, KeyFilter, LaneInfo, LaneKey};
+use gen_durable::{
+    inspect::{KeyCursor, LaneFilter, LaneInfo, PartitionFilter, PartitionInfo},
+    machine::LaneKey,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{instance, json as shown};
 use crate::{
     access::Caller,
-    problem::{Answer, Body, Problem, Query},
+    problem::{Answer, Body, Problem, Query, with_causes},
     recent::Written,
     redact::Redaction,
     shared::Shared,
@@ -24,7 +27,7 @@ const WORD_BYTES_MAX: usize = 512;
 /// browsers send empty form fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct LanesQuery {
     tenant: Option<String>,
     /// Selects lanes or partition keys with this prefix.
     prefix: Option<String>,
@@ -37,8 +40,8 @@ pub(crate) struct Wanted {
     limit: Option<u16>,
 }
 
-impl Wanted {
-    fn filter(self) -> Answer<KeyFilter> {
+impl LanesQuery {
+    fn filter(self) -> Answer<LaneFilter> {
         let limit = limit(self.limit)?;
         let blocked = match self.blocked.as_deref().unwrap_or_default() {
             "" | "false" => false,
@@ -50,15 +53,15 @@ impl Wanted {
             }
         };
         let after_tenant = word("after_tenant", self.after_tenant)?.unwrap_or_default();
-        let after = word("after", self.after)?.map(|key| (after_tenant, key));
+        let after = word("after", self.after)?.map(|key| KeyCursor::new(after_tenant, key));
         let (tenant, prefix) = (word("tenant", self.tenant)?, word("prefix", self.prefix)?);
-        Ok(KeyFilter {
+        Ok(LaneFilter {
             tenant,
             prefix,
             blocked,
             after,
             limit,
-            ..KeyFilter::default()
+            ..LaneFilter::default()
         })
     }
 }
@@ -88,7 +91,7 @@ pub(crate) fn limit(limit: Option<u16>) -> Answer<usize> {
 
 pub(crate) async fn lanes(
     State(shared): State<Shared>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<LanesQuery>,
 ) -> Answer<Written> {
     let filter = wanted.filter()?;
     let asked = format!("lanes {filter:?}");
@@ -97,48 +100,26 @@ pub(crate) async fn lanes(
         let redaction = &shared.options.redaction;
         let lanes: Vec<Value> = page
             .lanes
-            .iter()
+            .into_iter()
             .map(|lane| shown_lane(lane, redaction))
             .collect();
-        Ok::<_, Problem>(json!({"lanes": lanes, "next": next(page.next)}))
+        Ok::<_, Problem>(json!({"lanes": lanes, "next": page.next}))
     };
     shared.recent.get(asked, read).await
 }
 
-fn next(place: Option<(String, String)>) -> Option<Value> {
-    place.map(|(tenant, key)| json!({"after": key, "after_tenant": tenant}))
-}
-
-fn shown_lane(lane: &LaneInfo, redaction: &Redaction) -> Value {
-    json!({
-        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "awaiting_placement": lane.awaiting_placement,
-        "capped": lane.depth >= shown::COUNTED_MAX, "blocked": lane.is_blocked(),
-        "head": lane.head.as_ref().map(|head| holder(head, redaction)),
-    })
-}
-
-/// Returns the head of a lane or the holder of a partition key as JSON, with the first reason why
-/// that instance has not settled.
-fn holder(of: &Explanation, redaction: &Redaction) -> Value {
-    let row = &of.instance;
-    let (kind, reason) = match of.blockers.first() {
-        Some(blocker) => instance::said(blocker, of.now),
-        None => (
-            "due",
-            "Nothing blocks it: the next pick of a worker claims it.".to_owned(),
-        ),
-    };
-    json!({
-        "id": row.id.to_string(), "machine": row.machine, "step": row.step, "status": row.status.name(),
-        "attempt": row.attempt, "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
-        "kind": kind, "reason": redaction.text(&reason),
-        "error": row.last_error.as_deref().map(|error| redaction.text(error)),
-    })
+fn shown_lane(mut lane: LaneInfo, redaction: &Redaction) -> Value {
+    let blocked = lane.is_blocked();
+    let head = lane
+        .head
+        .take()
+        .map(|head| instance::explained(head, redaction));
+    shown::and(json!(lane), json!({"blocked": blocked, "head": head}))
 }
 
 pub(crate) async fn partitions(
     State(shared): State<Shared>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<LanesQuery>,
 ) -> Answer<Written> {
     if wanted
         .prefix
@@ -150,26 +131,35 @@ pub(crate) async fn partitions(
             "partition keys can be filtered by tenant only; they are never blocked",
         ));
     }
-    let filter = wanted.filter()?;
+    let LaneFilter {
+        tenant,
+        after,
+        limit,
+        ..
+    } = wanted.filter()?;
+    let filter = PartitionFilter {
+        tenant,
+        after,
+        limit,
+        ..PartitionFilter::default()
+    };
     let (asked, limit) = (format!("partitions {filter:?}"), filter.limit);
     let read = async {
         let keys = shared.inspect().partitions(filter).await?;
         let last = keys
             .last()
             .filter(|_| keys.len() == limit)
-            .map(|key| (key.tenant.clone(), key.key.clone()));
+            .map(PartitionInfo::cursor);
         let redaction = &shared.options.redaction;
         let keys: Vec<Value> = keys
-            .iter()
-            .map(|key| {
-                json!({
-                    "tenant": key.tenant, "key": key.key, "waiting": key.waiting,
-                    "capped": key.waiting >= shown::COUNTED_MAX,
-                    "holder": key.holder.as_ref().map(|one| holder(one, redaction)),
-                })
+            .into_iter()
+            .map(|mut key| {
+                let holder = key.holder.take();
+                let holder = holder.map(|holder| instance::explained(holder, redaction));
+                shown::and(json!(key), json!({"holder": holder}))
             })
             .collect();
-        Ok::<_, Problem>(json!({"partitions": keys, "next": next(last)}))
+        Ok::<_, Problem>(json!({"partitions": keys, "next": last}))
     };
     shared.recent.get(asked, read).await
 }
@@ -250,7 +240,7 @@ impl Which {
         let outcome = went
             .as_ref()
             .map(|id| format!("instance {id} {well}"))
-            .map_err(ToString::to_string);
+            .map_err(with_causes);
         shared
             .audit
             .note(by, act, format!("lane {}", self.lane()), outcome);

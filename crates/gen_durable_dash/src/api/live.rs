@@ -26,7 +26,7 @@ use crate::{
     metrics,
     problem::{Answer, At, Problem, Query},
     pulse::Snapshot,
-    series::{KEPT_SECONDS, Shown},
+    series::{Chart, KEPT_SECONDS},
     shared::Shared,
 };
 
@@ -107,7 +107,7 @@ pub(crate) struct Window {
 pub(crate) async fn series(
     State(shared): State<Shared>,
     Query(window): Query<Window>,
-) -> Answer<Json<Shown>> {
+) -> Answer<Json<Chart>> {
     let seconds = window.seconds.unwrap_or(300);
     let step = window.step.unwrap_or(1);
     if !(1..=KEPT_SECONDS).contains(&seconds) || !(1..=seconds).contains(&step) {

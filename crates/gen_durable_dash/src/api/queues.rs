@@ -3,18 +3,15 @@
 use axum::{Extension, Json, extract::State};
 use serde_json::{Value, json};
 
-use super::json as shown;
 use crate::{
     access::Caller,
-    problem::{Answer, At},
+    problem::{Answer, At, with_causes},
     shared::Shared,
 };
 
 pub(crate) async fn queues(State(shared): State<Shared>) -> Answer<Json<Value>> {
-    let backlog = shared.inspect().backlog().await?;
-    Ok(Json(
-        json!({"queues": backlog.iter().map(shown::queue).collect::<Vec<_>>()}),
-    ))
+    let queues = shared.inspect().queues().await?;
+    Ok(Json(json!({"queues": queues})))
 }
 
 pub(crate) async fn pause(
@@ -22,15 +19,16 @@ pub(crate) async fn pause(
     Extension(by): Extension<Caller>,
     At(queue): At<String>,
 ) -> Answer<Json<Value>> {
-    let went = shared.client.pause(&queue, &by.name).await;
+    let went = shared.client.pause_queue(&queue, &by.name).await;
     shared.audit.note(
         &by,
         "pause",
         format!("queue {queue}"),
         said(&went, "paused"),
     );
-    went?;
-    Ok(Json(json!({"queue": queue, "paused": true})))
+    Ok(Json(
+        json!({"queue": queue, "paused": true, "was_paused": !went?}),
+    ))
 }
 
 pub(crate) async fn resume(
@@ -38,7 +36,7 @@ pub(crate) async fn resume(
     Extension(by): Extension<Caller>,
     At(queue): At<String>,
 ) -> Answer<Json<Value>> {
-    let went = shared.client.resume(&queue).await;
+    let went = shared.client.resume_queue(&queue).await;
     shared
         .audit
         .note(&by, "resume", format!("queue {queue}"), said(&went, "open"));
@@ -50,14 +48,10 @@ pub(crate) async fn resume(
 /// Returns the outcome for an audit record: `well` if the action `went` well, and the text of the
 /// error otherwise.
 pub(crate) fn said<T>(went: &Result<T, gen_durable::Error>, well: &str) -> Result<String, String> {
-    went.as_ref()
-        .map(|_| well.to_owned())
-        .map_err(ToString::to_string)
+    went.as_ref().map(|_| well.to_owned()).map_err(with_causes)
 }
 
 pub(crate) async fn workers(State(shared): State<Shared>) -> Answer<Json<Value>> {
     let workers = shared.inspect().workers().await?;
-    Ok(Json(
-        json!({"workers": workers.iter().map(shown::worker).collect::<Vec<_>>()}),
-    ))
+    Ok(Json(json!({"workers": workers})))
 }

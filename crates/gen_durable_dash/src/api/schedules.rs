@@ -2,17 +2,17 @@
 //! the workers that registered a schedule; they pause, resume, run and change a schedule.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Cycle, Error, MisfirePolicy, ScheduleInfo};
+use gen_durable::{
+    Error,
+    schedule::{Cycle, MisfirePolicy, ScheduleInfo},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{
-    json::time,
-    lanes::{limit, word},
-};
+use super::lanes::{limit, word};
 use crate::{
     access::Caller,
-    problem::{Answer, At, Body, Problem, Query},
+    problem::{Answer, At, Body, Problem, Query, with_causes},
     recent::Written,
     redact::Redaction,
     shared::Shared,
@@ -20,7 +20,7 @@ use crate::{
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct SchedulesQuery {
     /// The cursor of a page of schedules: the last name of the previous page.
     after: Option<String>,
     limit: Option<u16>,
@@ -28,7 +28,7 @@ pub(crate) struct Wanted {
 
 pub(crate) async fn list(
     State(shared): State<Shared>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<SchedulesQuery>,
 ) -> Answer<Written> {
     let (after, limit) = (word("after", wanted.after)?, limit(wanted.limit)?);
     let asked = format!("schedules {after:?} {limit}");
@@ -39,9 +39,9 @@ pub(crate) async fn list(
             .filter(|_| schedules.len() == limit)
             .map(|last| last.name.clone());
         let redaction = &shared.options.redaction;
-        let schedules: Vec<Value> = schedules
-            .iter()
-            .map(|info| shown(info, redaction))
+        let schedules: Vec<ScheduleInfo> = schedules
+            .into_iter()
+            .map(|info| redacted(info, redaction))
             .collect();
         Ok::<_, Problem>(json!({"schedules": schedules, "next": next}))
     };
@@ -52,29 +52,13 @@ pub(crate) async fn one(State(shared): State<Shared>, At(name): At<String>) -> A
     let info = shared.inspect().schedule(&name).await?;
     let info =
         info.ok_or_else(|| Problem::not_found(format!("schedule {name:?} does not exist")))?;
-    Ok(Json(shown(&info, &shared.options.redaction)))
+    Ok(Json(json!(redacted(info, &shared.options.redaction))))
 }
 
-fn shown(info: &ScheduleInfo, redaction: &Redaction) -> Value {
-    let runs: Vec<Value> = info
-        .runs
-        .iter()
-        .map(|run| {
-            json!({
-                "due": run.due.to_string(), "state": run.state, "ended": run.ended.to_string(),
-                "instance": run.instance.map(|id| id.to_string()), "status": run.status, "missed": run.missed,
-                "manual": run.manual,
-            })
-        })
-        .collect();
-    let workers = |(host, pid): &(String, i32)| json!({"host": host, "pid": pid});
-    json!({
-        "name": info.name, "cycle": info.cycle, "zone": info.zone, "missed": info.missed, "code_cycle": info.code_cycle,
-        "set_at": time(info.set_at), "set_by": info.set_by, "paused_at": time(info.paused_at), "paused_by": info.paused_by,
-        "ended_at": time(info.ended_at), "error": info.last_error.as_deref().map(|error| redaction.text(error)),
-        "served": info.served, "registered_by": info.registered_by.iter().map(workers).collect::<Vec<_>>(),
-        "next": info.next.iter().map(ToString::to_string).collect::<Vec<_>>(), "runs": runs,
-    })
+/// Returns a schedule with its error redacted.
+fn redacted(mut info: ScheduleInfo, redaction: &Redaction) -> ScheduleInfo {
+    info.last_error = info.last_error.map(|error| redaction.text(&error));
+    info
 }
 
 pub(crate) async fn pause(
@@ -128,15 +112,18 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    fn read(&self) -> Answer<(Cycle, Option<MisfirePolicy>)> {
+    fn read(&self) -> Answer<Cycle> {
         let wrong = |name: &str| {
             Problem::invalid(format!("missed must be all, latest or skip, not {name:?}"))
         };
-        let missed = self.missed.as_deref().filter(|name| !name.is_empty());
-        let missed = missed
-            .map(|name| MisfirePolicy::named(name).ok_or_else(|| wrong(name)))
-            .transpose()?;
-        Ok((self.cycle.parse()?, missed))
+        let cycle: Cycle = self.cycle.parse()?;
+        match self.missed.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) => {
+                let missed: MisfirePolicy = name.parse().map_err(|_| wrong(name))?;
+                Ok(cycle.misfire(missed))
+            }
+            None => Ok(cycle),
+        }
     }
 }
 
@@ -146,13 +133,9 @@ pub(crate) async fn set(
     At(name): At<String>,
     Body(change): Body<Change>,
 ) -> Answer<Json<Value>> {
-    let (cycle, missed) = change.read()?;
+    let cycle = change.read()?;
     let text = cycle.to_string();
-    let went = shared
-        .client
-        .schedules()
-        .set(&name, cycle, missed, &by.name)
-        .await;
+    let went = shared.client.schedules().set(&name, cycle, &by.name).await;
     done(&shared, &by, ("set schedule", &name), went, |()| {
         format!("cycle set to {text}")
     })?;
@@ -169,7 +152,7 @@ fn done<T>(
     well: impl FnOnce(&T) -> String,
 ) -> Answer<T> {
     shared.recent.forget();
-    let outcome = went.as_ref().map(well).map_err(ToString::to_string);
+    let outcome = went.as_ref().map(well).map_err(with_causes);
     shared
         .audit
         .note(by, act, format!("schedule {name}"), outcome);

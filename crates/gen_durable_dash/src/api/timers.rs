@@ -4,8 +4,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Inspect, TimerCursor, TimerFilter, TimerInfo, TimerSelection};
-use serde::Deserialize;
+use gen_durable::{
+    inspect::Inspect,
+    schedule::{TimerCursor, TimerFilter, TimerInfo, TimerKind, TimerSelection},
+};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
@@ -14,7 +17,7 @@ use super::{
 };
 use crate::{
     access::Caller,
-    problem::{Answer, At, Problem, Query},
+    problem::{Answer, At, Problem, Query, with_causes},
     recent::Written,
     shared::Shared,
 };
@@ -22,12 +25,10 @@ use crate::{
 /// The forecast of due timers covers this time from now on, in `PARTS` parts of equal length.
 const AHEAD: Duration = Duration::from_secs(3600);
 const PARTS: usize = 12;
-/// The kinds of timers, in the order in which the timers page draws the kinds.
-const KINDS: [&str; 4] = ["sleep", "deadline", "repeat", "schedule"];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct TimersQuery {
     /// The timers to list: `all`, `overdue` or `ahead`.
     which: Option<String>,
     /// The cursor of a page of timers: the last timer of the previous page.
@@ -35,17 +36,13 @@ pub(crate) struct Wanted {
     limit: Option<u16>,
 }
 
-impl Wanted {
+impl TimersQuery {
     fn filter(self) -> Answer<TimerFilter> {
         let which = match self.which.as_deref().unwrap_or_default() {
-            "" | "all" => TimerSelection::All,
-            "overdue" => TimerSelection::Overdue,
-            "ahead" => TimerSelection::Ahead,
-            other => {
-                return Err(Problem::invalid(format!(
-                    "which must be all, overdue or ahead, not {other:?}"
-                )));
-            }
+            "" => TimerSelection::All,
+            name => name.parse().map_err(|_| {
+                Problem::invalid(format!("which must be all, overdue or ahead, not {name:?}"))
+            })?,
         };
         let after = word("after", self.after)?
             .map(|text| mark(&text))
@@ -71,7 +68,7 @@ fn mark(text: &str) -> Answer<TimerCursor> {
 
 pub(crate) async fn list(
     State(shared): State<Shared>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<TimersQuery>,
 ) -> Answer<Written> {
     let filter = wanted.filter()?;
     let read = async {
@@ -80,30 +77,37 @@ pub(crate) async fn list(
             .next
             .map(|mark| format!("{}~{}", mark.due_at, mark.number));
         Ok::<_, Problem>(
-            json!({"timers": page.timers.iter().map(shown).collect::<Vec<_>>(), "next": next}),
+            json!({"timers": page.timers.into_iter().map(shown).collect::<Vec<_>>(), "next": next}),
         )
     };
     shared.recent.get(format!("timers {filter:?}"), read).await
 }
 
-fn shown(timer: &TimerInfo) -> Value {
-    json!({
-        "id": timer.id.map(|id| id.to_string()), "kind": timer.kind, "due_at": timer.due_at.to_string(),
-        "instance": timer.instance.map(|id| id.to_string()), "machine": timer.machine, "schedule": timer.schedule,
-        "cycle": timer.cycle, "step": timer.step, "overdue": timer.overdue, "served": timer.served,
-        // An operator cannot cancel the timer of a schedule. The operator pauses the schedule
-        // instead.
-        "may_cancel": timer.id.is_some() && timer.schedule.is_none(),
-    })
+/// A timer, and whether an operator may cancel it. An operator cannot cancel the timer of a
+/// schedule, and pauses the schedule instead.
+#[derive(Debug, Serialize)]
+struct TimerJson {
+    #[serde(flatten)]
+    timer: TimerInfo,
+    may_cancel: bool,
+}
+
+fn shown(timer: TimerInfo) -> TimerJson {
+    TimerJson {
+        may_cancel: timer.id.is_some() && timer.schedule.is_none(),
+        timer,
+    }
 }
 
 pub(crate) async fn forecast(State(shared): State<Shared>) -> Answer<Written> {
     let read = async {
-        let mut counts: BTreeMap<&str, Vec<i64>> =
-            KINDS.iter().map(|kind| (*kind, vec![0; PARTS])).collect();
+        let mut counts: BTreeMap<TimerKind, Vec<i64>> = TimerKind::ALL
+            .into_iter()
+            .map(|kind| (kind, vec![0; PARTS]))
+            .collect();
         for part in shared.inspect().forecast(AHEAD, PARTS).await? {
             let place = counts
-                .get_mut(part.kind.as_str())
+                .get_mut(&part.kind)
                 .and_then(|counts| counts.get_mut(part.part));
             if let Some(place) = place {
                 *place = part.count;
@@ -111,9 +115,10 @@ pub(crate) async fn forecast(State(shared): State<Shared>) -> Answer<Written> {
         }
         let most = Inspect::forecast_max(PARTS);
         let is_capped = counts.values().flatten().any(|count| *count >= most);
-        let kinds: Vec<Value> = KINDS
+        // In the order of the enum, in which the timers page draws the kinds.
+        let kinds: Vec<Value> = counts
             .iter()
-            .map(|kind| json!({"kind": kind, "counts": counts.get(kind)}))
+            .map(|(kind, counts)| json!({"kind": kind, "counts": counts}))
             .collect();
         Ok::<_, Problem>(
             json!({"seconds": AHEAD.as_secs(), "parts": PARTS, "kinds": kinds, "counted_to": most, "capped": is_capped}),
@@ -128,7 +133,7 @@ pub(crate) async fn of_instance(
 ) -> Answer<Json<Value>> {
     let timers = shared.inspect().timers_of(number(&id)?).await?;
     Ok(Json(
-        json!({"timers": timers.iter().map(shown).collect::<Vec<_>>()}),
+        json!({"timers": timers.into_iter().map(shown).collect::<Vec<_>>()}),
     ))
 }
 
@@ -149,7 +154,7 @@ pub(crate) async fn cancel(
         &by,
         "cancel timer",
         format!("timer {id}"),
-        outcome.map_err(ToString::to_string),
+        outcome.map_err(with_causes),
     );
     Ok(Json(json!({"id": id, "cancelled": went?})))
 }

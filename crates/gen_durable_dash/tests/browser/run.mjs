@@ -307,7 +307,7 @@ await step('a schedule is paused, run now, changed and resumed', async () => {
 
 await step('every action is in the audit log', async () => {
   await visit(page, address, 'audit');
-  for (const act of ['redrive', 'verify', 'rebuild in a shadow', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue', 'lane retry', 'lane skip', 'lane discard', 'cancel timer', 'pause schedule', 'run schedule', 'set schedule', 'resume schedule']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
+  for (const act of ['redrive', 'verify', 'shadow rebuild', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue', 'lane retry', 'lane skip', 'lane discard', 'cancel timer', 'pause schedule', 'run schedule', 'set schedule', 'resume schedule']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
 });
 
 await step('every page passes axe, in light and in dark', async () => {

@@ -342,6 +342,14 @@ async fn a_dashboard_mounted_under_a_path_prefix_serves_and_authenticates_all_ro
     let page = server.get("/ops/durable").await;
     assert_eq!(page.status, StatusCode::PERMANENT_REDIRECT);
     assert_eq!(page.headers["location"], "/ops/durable/");
+    // The relative address of the sign-in form would leave the prefix without the slash.
+    let html = [("accept", "text/html")];
+    let page = server.ask("GET", "/ops/durable", &html, "").await;
+    assert_eq!(page.status, StatusCode::PERMANENT_REDIRECT);
+    assert_eq!(page.headers["location"], "/ops/durable/");
+    let page = server.ask("GET", "/ops/durable/", &html, "").await;
+    assert_eq!(page.status, StatusCode::UNAUTHORIZED);
+    assert!(page.text.contains("action=\"login\""));
     assert!(
         server
             .get("/ops/durable/")

@@ -101,9 +101,33 @@ async fn a_failed_instance_is_listed_with_its_error_and_is_done_after_an_operato
 }
 
 #[tokio::test]
+async fn a_retry_or_an_enqueue_with_the_key_of_another_instance_is_a_conflict() {
+    let server = TestServer::new().await;
+    let new = |machine: &str| {
+        json!({"machine": machine, "step": "pack", "state": {"name": "x"}, "key": "k-1"})
+            .to_string()
+    };
+    let made = server.post("/api/v1/instances", &new("parcel")).await;
+    let path = format!("/api/v1/instances/{}", made.json()["id"].as_str().unwrap());
+    let stranger = server.post("/api/v1/instances", &new("letter")).await;
+    server.post(&format!("{path}/cancel"), "{}").await;
+    let holder = server.post("/api/v1/instances", &new("parcel")).await;
+    assert_eq!(holder.status, StatusCode::CREATED, "{}", holder.text);
+    let retried = server.post(&format!("{path}/retry"), "{}").await;
+    for refused in [stranger, retried] {
+        assert_eq!(
+            (refused.status, &refused.json()["code"]),
+            (StatusCode::CONFLICT, &json!("key_taken")),
+            "{}",
+            refused.text
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_operator_enqueues_an_instance_by_machine_name_and_cancels_it_by_id() {
     let server = TestServer::new().await;
-    let new = json!({"machine": "parcel", "step": "pack", "state": {"name": "x"}, "queue": "slow", "key": "k-1", "after_seconds": 3600});
+    let new = json!({"machine": "parcel", "step": "pack", "state": {"name": "x"}, "queue": "slow", "key": "k-1", "delay_seconds": 3600});
     let made = server.post("/api/v1/instances", &new.to_string()).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
     let again = server.post("/api/v1/instances", &new.to_string()).await;
@@ -128,14 +152,14 @@ async fn an_operator_enqueues_an_instance_by_machine_name_and_cancels_it_by_id()
         server.post(&format!("{path}/cancel"), "{}").await.json()["cancelled"],
         false
     );
-    assert_eq!(server.read(&path).await["error"], "a mistake");
+    assert_eq!(server.read(&path).await["last_error"], "a mistake");
     for wrong in [
         r#"{"machine": "", "step": "s"}"#,
         r#"{"machine": "m"}"#,
         r#"{"machine": "m", "step": "s", "state": "#,
-        r#"{"machine": "m", "step": "s", "after_seconds": -1}"#,
-        r#"{"machine": "m", "step": "s", "after_seconds": 1e300}"#,
-        r#"{"machine": "m", "step": "s", "at": "soon"}"#,
+        r#"{"machine": "m", "step": "s", "delay_seconds": -1}"#,
+        r#"{"machine": "m", "step": "s", "delay_seconds": 1e300}"#,
+        r#"{"machine": "m", "step": "s", "due_at": "soon"}"#,
         r#"{"machine": "m", "step": "s", "priority": 99999}"#,
         r#"{"machine": "m", "step": "s", "state": "\u0000"}"#,
         r#"{"machine": "m", "step": "s", "scope": "x"}"#,
@@ -249,7 +273,7 @@ async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_i
         .as_array()
         .unwrap()
         .iter()
-        .map(|row| row["error"].as_str().unwrap())
+        .map(|row| row["last_error"].as_str().unwrap())
         .collect();
     assert!(texts.iter().all(|text| *text == "bank away"), "{texts:?}");
     // The API rejects a bulk action if its filter has no status, or a status that does not allow

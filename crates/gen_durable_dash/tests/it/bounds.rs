@@ -63,7 +63,7 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     ),
     (
         "what settled",
-        include_str!("../../../gen_durable/src/store/sql/finished.sql"),
+        include_str!("../../../gen_durable/src/store/sql/settled_counts.sql"),
         "'epoch' 20000",
         45_000,
     ),

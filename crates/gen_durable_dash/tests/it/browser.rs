@@ -4,7 +4,7 @@
 
 use std::process::Stdio;
 
-use gen_durable::Tx;
+use gen_durable::client::Tx;
 use gen_durable_dash::{Access, Options};
 use tokio::net::TcpListener;
 

@@ -2,7 +2,7 @@
 //! or cancels the head of a blocked lane.
 
 use axum::http::StatusCode;
-use gen_durable::UntypedInstance;
+use gen_durable::operate::UntypedInstance;
 use serde_json::{Value, json};
 
 use crate::support::{READER, Running, TestServer, eventually};
@@ -12,7 +12,7 @@ use crate::support::{READER, Running, TestServer, eventually};
 async fn enqueue_in_lane(server: &TestServer, lane: &str, tenant: &str, fails: bool) -> i64 {
     let mut new = UntypedInstance::new("haul", "run", json!({"fails": fails}).to_string());
     (new.lane, new.lane_blocks, new.tenant) = (Some(lane.to_owned()), true, tenant.to_owned());
-    server.client.operate().enqueue(new).await.unwrap().0
+    server.client.operate().enqueue(new).await.unwrap().id.raw()
 }
 
 fn keys(answer: &Value) -> Vec<(String, String)> {
@@ -51,7 +51,7 @@ async fn a_blocked_lane_shows_the_error_of_its_head_and_runs_after_retry_skip_or
     );
     assert_eq!(lane["head"]["id"], json!(heads[0].to_string()));
     assert_eq!(
-        (&lane["head"]["status"], &lane["head"]["error"]),
+        (&lane["head"]["status"], &lane["head"]["last_error"]),
         (&json!("failed"), &json!("a flat tyre")),
         "{lane}"
     );
@@ -146,7 +146,7 @@ async fn a_blocked_lane_shows_the_error_of_its_head_and_runs_after_retry_skip_or
     );
     let why = server
         .read(&format!("/api/v1/instances/{}", heads[1]))
-        .await["error"]
+        .await["last_error"]
         .clone();
     assert!(why.as_str().unwrap().contains("sold the van"), "{why}");
     let acts = server.read("/api/v1/audit").await;

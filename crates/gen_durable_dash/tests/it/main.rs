@@ -1,5 +1,7 @@
 //! Tests the HTTP API of the dashboard with requests of a client to the real router on a real
 //! Postgres, with one schema per test.
+// A test may be long: it shows one sequence of events from begin to end.
+#![allow(clippy::too_many_lines)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod access;

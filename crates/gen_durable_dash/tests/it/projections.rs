@@ -123,7 +123,7 @@ async fn the_api_lists_projections_page_by_page_with_their_health_and_lag() {
 #[tokio::test]
 async fn a_worker_runs_a_rebuild_that_an_operator_requests_and_reports_its_progress() {
     let (server, worker) = open().await;
-    server.client.pause(GATE, "the test").await.unwrap();
+    server.client.pause_queue(GATE, "the test").await.unwrap();
     let asked = server
         .post("/api/v1/projections/till/rebuild", r#"{"tenant": "acme"}"#)
         .await
@@ -142,7 +142,7 @@ async fn a_worker_runs_a_rebuild_that_an_operator_requests_and_reports_its_progr
     .await;
     let half = server.read(&path).await;
     assert_eq!(
-        (&half["target"], &half["status"], &half["equal"]),
+        (&half["target"], &half["status"], &half["is_equal"]),
         (&json!(40), &json!("running"), &Value::Null)
     );
     // A scope has only one run at a time, so the API rejects the request for a second run while the
@@ -156,14 +156,14 @@ async fn a_worker_runs_a_rebuild_that_an_operator_requests_and_reports_its_progr
         "{}",
         second.text
     );
-    server.client.resume(GATE).await.unwrap();
+    server.client.resume_queue(GATE).await.unwrap();
     eventually("the rebuild has ended", async || {
         server.read(&path).await["is_over"] == true
     })
     .await;
     let over = server.read(&path).await;
     assert_eq!(
-        (&over["status"], &over["equal"]),
+        (&over["status"], &over["is_equal"]),
         (&json!("done"), &json!(true)),
         "{over}"
     );
@@ -187,7 +187,7 @@ async fn a_verification_run_reports_whether_the_table_equals_a_replay_of_the_log
     let (server, worker) = open().await;
     let equal = run(&server, "verify", json!({"tenant": "acme"})).await;
     assert_eq!(
-        (&equal["status"], &equal["equal"]),
+        (&equal["status"], &equal["is_equal"]),
         (&json!("done"), &json!(true)),
         "{equal}"
     );
@@ -195,7 +195,7 @@ async fn a_verification_run_reports_whether_the_table_equals_a_replay_of_the_log
         .sql("update SCHEMA.till set cents = 0 where tenant = 'acme' and position = 7")
         .await;
     let differs = run(&server, "verify", json!({"tenant": "acme"})).await;
-    assert_eq!(differs["equal"], false, "{differs}");
+    assert_eq!(differs["is_equal"], false, "{differs}");
     assert!(
         differs["verdict"]
             .as_str()

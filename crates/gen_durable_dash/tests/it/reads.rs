@@ -2,7 +2,7 @@
 //! redaction, and invalid input.
 
 use axum::http::StatusCode;
-use gen_durable::UntypedInstance;
+use gen_durable::operate::UntypedInstance;
 use gen_durable_dash::{Access, Options};
 use serde_json::json;
 
@@ -99,7 +99,7 @@ async fn read_requests_with_invalid_parameters_are_rejected_with_status_400_or_4
         "/api/v1/instances?unknown=1",
         "/api/v1/series?seconds=0",
         "/api/v1/series?seconds=1e9",
-        "/api/v1/instances/1/history?seq=x",
+        "/api/v1/instances/1/history?step_seq=x",
     ] {
         let answer = server.get(path).await;
         assert_eq!(
@@ -218,12 +218,12 @@ async fn responses_redact_secrets_and_hide_payloads_from_the_reader_token() {
         json!({"name": "x", "password": CANARY, "deep": {"apiToken": [CANARY]}}).to_string();
     let mut new = UntypedInstance::new("parcel", "pack", state);
     new.data = Some(json!({"card": {"number": CANARY}}).to_string());
-    let (id, _) = server.client.operate().enqueue(new).await.unwrap();
-    let to = gen_durable::Address::Id(gen_durable::Id::from_raw(id));
+    let id = server.client.operate().enqueue(new).await.unwrap().id;
+    let to = gen_durable::Address::Id(id);
     server
         .client
         .operate()
-        .signal(to, "go", &json!({"secret": CANARY}).to_string(), None)
+        .signal(to, "go", &json!({"secret": CANARY}).to_string())
         .await
         .unwrap();
     server.sql(&format!(
@@ -275,7 +275,7 @@ async fn a_search_by_key_finds_an_instance_older_than_the_rows_that_one_search_r
     let server = TestServer::with(Access::only_local("me"), Options::new()).await;
     let mut new = UntypedInstance::new("note", "run", "{}");
     new.key = Some("order-1".into());
-    let (id, _) = server.client.operate().enqueue(new).await.unwrap();
+    let id = server.client.operate().enqueue(new).await.unwrap().id;
     // The test inserts more instances than one search reads.
     server.sql(
         "insert into SCHEMA.instances (machine, step, state) select 'note', 'run', '{}' from generate_series(1, 20100)",

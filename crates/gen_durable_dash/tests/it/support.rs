@@ -16,8 +16,8 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError,
-    done, fatal, next, wait_for,
+    Client, Context, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError, done,
+    fatal, next, schedule::Cycle, wait_for,
 };
 use gen_durable_dash::{Access, Options};
 use http_body_util::BodyExt;
@@ -34,6 +34,7 @@ pub(crate) struct TestServer {
     pub(crate) router: Router,
 }
 
+#[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -278,7 +279,7 @@ impl Job for Haul {
         Some(Lane::new("van", self.van).block_on_failure())
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        let fails = self.fails || (self.once && FAILED_ONCE.lock().unwrap().insert(cx.id.raw()));
+        let fails = self.fails || (self.once && FAILED_ONCE.lock().unwrap().insert(cx.id().raw()));
         if fails {
             Err(fatal("a flat tyre"))
         } else {

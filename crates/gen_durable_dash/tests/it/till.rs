@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Client, Digest, Engine, Error, Event, PoisonPolicy, Policy, Projection, ProjectionContext,
-    Recorded, StepError,
+    Client, Engine, Error, Event, Policy, StepError,
+    client::Recorded,
+    projection::{Digest, PoisonPolicy, Projection, ProjectionContext},
 };
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 //! changes schedules.
 
 use axum::http::StatusCode;
-use gen_durable::{Address, Id, Timestamp};
+use gen_durable::{Address, Id, schedule::Timestamp};
 use serde_json::{Value, json};
 
 use crate::support::{Chime, READER, Running, TestServer, eventually};
@@ -29,7 +29,7 @@ fn names(answer: &Value) -> Vec<String> {
         .map(|timer| {
             format!(
                 "{} {} {}",
-                timer["kind"], timer["instance"], timer["due_at"]
+                timer["kind"], timer["instance_id"], timer["due_at"]
             )
         })
         .collect()
@@ -189,7 +189,7 @@ async fn an_operator_cancels_the_repeating_timer_of_an_instance_but_not_a_schedu
     server
         .client
         .operate()
-        .cancel(Address::Id(Id::from_raw(id.raw())), "over", false)
+        .cancel(Address::Id(Id::from_raw(id.raw())), "over")
         .await
         .unwrap();
     running.stop().await;
@@ -215,7 +215,7 @@ async fn an_operator_pauses_resumes_runs_and_changes_a_schedule_over_http() {
     );
     assert_eq!(
         (
-            seen["next"].as_array().unwrap().len(),
+            seen["next_due_at"].as_array().unwrap().len(),
             &seen["runs"],
             &seen["missed"]
         ),
@@ -260,7 +260,7 @@ async fn an_operator_pauses_resumes_runs_and_changes_a_schedule_over_http() {
     );
     let paused = server.read(path).await;
     assert_eq!(
-        (&paused["paused_by"], &paused["next"]),
+        (&paused["paused_by"], &paused["next_due_at"]),
         (&json!("operator token"), &json!([]))
     );
     // An operator can run a schedule while it is paused.

@@ -1,5 +1,7 @@
 //! Tests the guarantees of the crate `gen_durable_postgres` on real Postgres servers. All tests are
 //! in one binary, so that the crate is linked once.
+// A test may be long: it shows one sequence of events from begin to end.
+#![allow(clippy::too_many_lines)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod child;

@@ -60,7 +60,7 @@ fn a_crashed_cluster_restarts_with_its_committed_data() {
 #[test]
 fn a_killed_server_restarts_only_after_its_last_session_has_ended() {
     let mut cluster = Options::new()
-        .start_timeout(Duration::from_secs(5))
+        .start_timeout(Duration::from_secs(15))
         .temporary()
         .unwrap();
     let url = cluster.url();
