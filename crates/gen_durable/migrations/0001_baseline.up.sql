@@ -356,7 +356,9 @@ create table gen_durable.workers (
     -- worker can execute the run.
     projections      text[] not null default '{}',
     -- Whether the worker has room for instances and shares the polls of its group: see `_fleet`.
-    polls            boolean not null default true
+    polls            boolean not null default true,
+    -- When the worker last found an instance, to about a second: see `_fleet`.
+    found_work_at    timestamptz not null default statement_timestamp()
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 
 -- schema/tables/queues.sql
@@ -1929,25 +1931,58 @@ begin
 end $$;
 
 -- schema/functions/_fleet.sql
--- Returns how many workers share the polls of p_worker, and how many of them come before p_worker
--- in the order of ids: the workers with a valid lease that poll and can claim every instance that
--- p_worker can claim. The result is a hint for the rate of polls and of upkeep.
---   called by: _pick      index: workers_pkey, and one row per process      locks: nothing
-create function gen_durable._fleet(p_worker uuid) returns int[]
-language plpgsql stable
+-- Returns three numbers about the group of p_worker: how many workers share its polls, how many of
+-- them come before it in the order of ids, and how many milliseconds ago a worker of the group last
+-- found work (at most 1,000,000). The group are the workers with a valid lease that poll and can
+-- claim every instance and fire every schedule of p_worker. With p_found_work, the function first
+-- records that p_worker has found work. The result is a hint for the rate of polls and of upkeep.
+--   called by: _pick      index: workers_pkey, and one row per process
+--   locks: with p_found_work the row of p_worker, FOR NO KEY UPDATE SKIP LOCKED: the worker may be
+--   renewing its lease
+create function gen_durable._fleet(p_worker uuid, p_found_work boolean default false) returns int[]
+language plpgsql
 as $$
 -- planner: pinned
 declare
     own gen_durable.workers;
 begin
+    if p_found_work then
+        update gen_durable.workers w set found_work_at = statement_timestamp()
+        where w.id = (select mine.id from gen_durable.workers mine where mine.id = p_worker for no key update skip locked);
+    end if;
     select w.* into own from gen_durable.workers w where w.id = p_worker;
     return (
-        select array[count(*), count(*) filter (where w.id < p_worker)]::int[]
+        select array[count(*), count(*) filter (where w.id < p_worker),
+            least(1000000, extract(epoch from statement_timestamp() - max(w.found_work_at)) * 1000)]::int[]
         from gen_durable.workers w
         where w.lease_expires_at > statement_timestamp() and (w.polls or w.id = p_worker)
           -- Most fleets run one build: equal arrays are compared faster than contained ones.
           and (w.machines = own.machines or w.machines @> own.machines)
-          and (w.queues = own.queues or w.queues @> own.queues));
+          and (w.queues = own.queues or w.queues @> own.queues)
+          and (w.schedules = own.schedules or w.schedules @> own.schedules));
+end $$;
+
+-- schema/functions/_next_due.sql
+-- Returns the earliest due time after now of the instances in these ranges (queue,
+-- priority), up to the last date that the client can decode.
+--   called by: _pick      index: instances_pick, one probe per range      locks: nothing
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._next_due(p_queues text[], p_priorities smallint[]) returns timestamptz
+language plpgsql stable
+as $$
+begin
+    return (
+        select min(due.eligible_at)
+        from unnest(p_queues, p_priorities) as range(queue, priority)
+        cross join lateral (
+            select i.eligible_at
+            from gen_durable.instances i
+            where i.queue = range.queue and i.priority = range.priority
+              and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+              and i.eligible_at > gen_durable.clock() and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
+            order by i.eligible_at
+            limit 1
+        ) due);
 end $$;
 
 -- schema/functions/_pick.sql
@@ -1961,90 +1996,93 @@ end $$;
 -- The p_range arrays are ranges (queue, priority, from, from_id). This worker has already read
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
--- due time, the paused queues and, with p_counts_fleet, the group of the worker.
+-- due time, the paused queues and, with p_counts_fleet, the group of the worker (see `_fleet`).
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_counts_fleet boolean default false
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int,
+    p_counts_fleet boolean default false, p_found_work boolean default false
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
 declare
     claimed bigint;
-    room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
+    has_suspect boolean;
     info gen_durable.claimed;
 begin
-    perform gen_durable._require_read_committed();
+    if not gen_durable._is_read_committed() then perform gen_durable._require_read_committed(); end if;
     perform gen_durable._place_arrivals();
-
-    return query
-    with wanted as materialized (
-        select open.queue, open.free
-        from unnest(p_queues, p_room) as open(queue, free)
-        where not exists (select from gen_durable.queues q where q.name = open.queue and q.paused_at is not null)
-    ),
-    candidate as materialized (
-        select chosen.id
-        from wanted
-        cross join lateral (
-            select found.id
+    -- Most picks of a fleet find nothing. One probe per range finds the first entry after the
+    -- watermark, so that such a pick starts none of the statements that claim instances.
+    select (select min(first.eligible_at)
             from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
                 as range(queue, priority, since, since_id)
-            cross join lateral (
-                select i.id
-                from gen_durable.instances i
-                where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
-                  and (i.eligible_at, i.id) > (range.since, range.since_id)
-                  and i.eligible_at <= gen_durable.clock()
-                  and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
-                order by i.eligible_at, i.id
-                limit wanted.free
-                for no key update skip locked
-            ) found
-            where range.queue = wanted.queue
-            limit wanted.free
-        ) chosen
-    )
-    update gen_durable.instances i
-    set status = 'executing', locked_by = p_worker,
-        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
-        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
-    from candidate
-    where i.id = candidate.id
-    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
-        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[], i.awaits,
-        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
-         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
-    get diagnostics claimed = row_count;
-    if p_suspects > 0 then
-        return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
-    end if;
-
-    -- Reads the next due time of the ranges (queue, priority), if this pick asked for more
-    -- instances than were due.
-    if claimed < room then
-        info.next_due := (
-            select min(due.eligible_at)
-            from unnest(p_range_queues, p_range_priorities) as range(queue, priority)
             cross join lateral (
                 select i.eligible_at
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
                   and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
-                  and i.eligible_at > gen_durable.clock() and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
-                order by i.eligible_at
+                  and (i.eligible_at, i.id) > (range.since, range.since_id)
+                  and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
+                order by i.eligible_at, i.id
                 limit 1
-            ) due);
+            ) first),
+           p_suspects > 0 and exists (
+            select from gen_durable.instances i
+            where i.queue = any (p_queues) and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting),
+           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null)
+    into info.next_due, has_suspect, info.paused;
+    if info.next_due <= gen_durable.clock() then
+        return query
+        with candidate as materialized (
+            select chosen.id
+            from unnest(p_queues, p_room) as wanted(queue, free)
+            cross join lateral (
+                select found.id
+                from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
+                    as range(queue, priority, since, since_id)
+                cross join lateral (
+                    select i.id
+                    from gen_durable.instances i
+                    where i.queue = range.queue and i.priority = range.priority
+                      and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+                      and (i.eligible_at, i.id) > (range.since, range.since_id)
+                      and i.eligible_at <= gen_durable.clock()
+                      and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+                    order by i.eligible_at, i.id
+                    limit wanted.free
+                    for no key update skip locked
+                ) found
+                where range.queue = wanted.queue
+                limit wanted.free
+            ) chosen
+            where wanted.queue <> all (coalesce(info.paused, '{}'))
+        )
+        update gen_durable.instances i
+        set status = 'executing', locked_by = p_worker,
+            lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+            claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+        from candidate
+        where i.id = candidate.id
+        returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
+            i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
+            i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
+            null::timestamptz, null::text[], i.awaits,
+            (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+             from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+            case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
+            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
+        get diagnostics claimed = row_count;
+        -- If the pick claimed as many instances as it asked for, the next one may be due already.
+        info.next_due := case when claimed < (select coalesce(sum(free), 0) from unnest(p_room) as free)
+            then gen_durable._next_due(p_range_queues, p_range_priorities) end;
     end if;
-    info.paused := (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null);
+    if has_suspect then
+        return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
+    end if;
     if p_counts_fleet then
-        info.fleet := gen_durable._fleet(p_worker);
+        info.fleet := gen_durable._fleet(p_worker, p_found_work);
     end if;
     info.eligible_at := gen_durable.clock();
     info.keyed := false;

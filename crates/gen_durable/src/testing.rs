@@ -407,7 +407,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
                     .map(|(_, priority)| (*priority, Mark::START));
                 wanted.add(name, limit, ranges);
             }
-            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0, false)
+            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0, None)
                 .await?
                 .rows;
             // The pick requested up to `limit` instances of each queue. Releases the claims of the

@@ -18,5 +18,7 @@ create table gen_durable.workers (
     -- worker can execute the run.
     projections      text[] not null default '{}',
     -- Whether the worker has room for instances and shares the polls of its group: see `_fleet`.
-    polls            boolean not null default true
+    polls            boolean not null default true,
+    -- When the worker last found an instance, to about a second: see `_fleet`.
+    found_work_at    timestamptz not null default statement_timestamp()
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);

@@ -89,9 +89,6 @@ pub(crate) struct Core {
     pub(crate) picked_at: Mutex<Instant>,
     /// Whether the last statement of the picker failed because the database could not be reached.
     pub(crate) unreachable: AtomicBool,
-    /// When a commit last promoted a successor in a lane or a partition. The picker counts the
-    /// promotion as work that it found, although no pick has claimed the successor.
-    pub(crate) followed_at: Mutex<Instant>,
     /// A sweep of upkeep holds this lock while it claims instances, so that the shutdown of the
     /// engine does not overlook instances that the sweep has claimed and not yet added to an
     /// in-memory queue.
@@ -145,7 +142,6 @@ impl Core {
             steps,
             picked_at: Mutex::new(Instant::now()),
             unreachable: AtomicBool::new(false),
-            followed_at: Mutex::new(Instant::now()),
             claiming: tokio::sync::Mutex::new(()),
             workers: super::spawn::Workers::default(),
         }

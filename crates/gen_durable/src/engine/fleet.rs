@@ -15,14 +15,19 @@ use std::{
 
 use jiff::Timestamp;
 
+use crate::store::pick::{CountGroup, Group};
+
 /// How often a pick counts the workers of the group.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// A worker in a group that has work polls at least this often, however many workers the group
 /// has: all others may have just been killed.
 pub(crate) const SHARED_POLL_MAX: Duration = Duration::from_millis(100);
 /// A worker that is not the first of its group does the upkeep of the group this much less often,
-/// in case the first worker does not.
+/// in case the first worker does not. In a larger group it does the upkeep even less often, so that
+/// all such workers together cost about as much as the first one.
 pub(crate) const FOLLOWER_UPKEEP: u32 = 4;
+/// The size of a group lengthens the interval of a task of upkeep up to this interval.
+const UPKEEP_MAX: Duration = Duration::from_secs(60);
 /// A count that is older than this says nothing: the worker then counts as the first of its group.
 /// A full worker does not pick, and so does not count.
 const COUNT_VALID: Duration = Duration::from_secs(5);
@@ -35,7 +40,11 @@ pub(crate) struct Fleet {
     /// The number of workers in the group that poll, and how many of them come before this worker.
     size: AtomicU32,
     place: AtomicU32,
-    counted_at: Mutex<Option<Instant>>,
+    /// When a pick last counted the group, and for how long the group had found no work then.
+    counted: Mutex<Option<(Instant, Duration)>>,
+    /// When this worker last found work, and whether it has since it last asked for a count.
+    found_work_at: Mutex<Instant>,
+    found_work: AtomicBool,
     /// Since when the picker has had no room for an instance of any queue.
     full_since: Mutex<Option<Instant>>,
     /// The time of the database, since 1970, and when a pick returned it.
@@ -49,7 +58,9 @@ impl Default for Fleet {
         Fleet {
             size: AtomicU32::new(1),
             place: AtomicU32::new(0),
-            counted_at: Mutex::default(),
+            counted: Mutex::default(),
+            found_work_at: Mutex::new(Instant::now()),
+            found_work: AtomicBool::new(false),
             full_since: Mutex::default(),
             clock: Mutex::new((Duration::ZERO, Instant::now())),
             polls: AtomicBool::new(true),
@@ -68,17 +79,41 @@ impl Fleet {
         self.place.load(Ordering::Relaxed) == 0 || self.count_age() > COUNT_VALID
     }
 
-    fn count_age(&self) -> Duration {
-        let counted_at = *self
-            .counted_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        counted_at.map_or(Duration::MAX, |at| at.elapsed())
+    fn counted(&self) -> Option<(Instant, Duration)> {
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the next pick should count the workers of the group.
-    pub(crate) fn is_count_due(&self) -> bool {
-        self.count_age() >= COUNT_EVERY
+    fn count_age(&self) -> Duration {
+        self.counted()
+            .map_or(Duration::MAX, |(counted_at, _)| counted_at.elapsed())
+    }
+
+    /// Returns what the next pick should ask about the group, if it should count the group.
+    pub(crate) fn count_due(&self) -> Option<CountGroup> {
+        (self.count_age() >= COUNT_EVERY).then(|| CountGroup {
+            found_work: self.found_work.swap(false, Ordering::Relaxed),
+        })
+    }
+
+    /// Records that this worker has found work: a pick claimed an instance, or a commit did.
+    pub(crate) fn record_work(&self) {
+        *self
+            .found_work_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.found_work.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns for how long the group has found no work, as far as this worker knows.
+    pub(crate) fn idle(&self) -> Duration {
+        let own = self
+            .found_work_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .elapsed();
+        self.counted().map_or(own, |(counted_at, idle)| {
+            own.min(counted_at.elapsed().saturating_add(idle))
+        })
     }
 
     /// Records the time of the database that a pick returned.
@@ -88,14 +123,12 @@ impl Fleet {
             (since.unwrap_or_default(), Instant::now());
     }
 
-    /// Records the count that a pick returned: the size of the group, and the place of this worker.
-    pub(crate) fn count(&self, size: u32, place: u32) {
-        self.size.store(size, Ordering::Relaxed);
-        self.place.store(place, Ordering::Relaxed);
-        *self
-            .counted_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    /// Records the group as a pick has counted it.
+    pub(crate) fn count(&self, group: Group) {
+        self.size.store(group.size, Ordering::Relaxed);
+        self.place.store(group.place, Ordering::Relaxed);
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), group.idle));
     }
 
     /// Returns the delay before the next poll of this worker, if one worker alone would poll after
@@ -139,10 +172,11 @@ impl Fleet {
     /// Returns `pause` for the first worker of the group, and a longer time for the others.
     pub(crate) fn upkeep(&self, pause: Duration) -> Duration {
         if self.is_first() {
-            pause
-        } else {
-            pause * FOLLOWER_UPKEEP
+            return pause;
         }
+        let longest = UPKEEP_MAX.max(pause * FOLLOWER_UPKEEP);
+        let workers = self.size().max(FOLLOWER_UPKEEP);
+        pause.saturating_mul(workers).min(longest)
     }
 
     /// Records whether the picker has room for an instance.
@@ -185,6 +219,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn group(size: u32, place: u32) -> Group {
+        Group {
+            size,
+            place,
+            idle: Duration::ZERO,
+        }
+    }
+
     #[test]
     fn a_worker_alone_polls_at_its_own_rate_and_wakes_for_every_due_time() {
         let fleet = Fleet::default();
@@ -198,7 +240,7 @@ mod tests {
     fn polls(size: u32, now: Duration) -> Vec<Duration> {
         let next = |place| {
             let fleet = Fleet::default();
-            fleet.count(size, place);
+            fleet.count(group(size, place));
             now + fleet.share_at(now, 6 * MS, SHARED_POLL_MAX)
         };
         let mut polls: Vec<Duration> = (0..size).map(next).collect();
@@ -215,9 +257,42 @@ mod tests {
             }
             assert!(polls[7] <= now + 60 * MS, "{now:?}: {polls:?}");
         }
+    }
+
+    #[test]
+    fn workers_behind_the_first_one_share_further_upkeep_up_to_a_longest_interval() {
         let fleet = Fleet::default();
-        fleet.count(8, 3);
-        assert_eq!(fleet.upkeep(MS), FOLLOWER_UPKEEP * MS);
+        let second = 1_000 * MS;
+        for (size, expected) in [(2, 4 * second), (8, 8 * second), (1_000, 60 * second)] {
+            fleet.count(group(size, 1));
+            assert_eq!(fleet.upkeep(second), expected, "{size} workers");
+        }
+        assert_eq!(fleet.upkeep(100 * second), 400 * second);
+        fleet.count(group(1_000, 0));
+        assert_eq!(fleet.upkeep(second), second);
+    }
+
+    #[test]
+    fn a_worker_without_work_is_as_busy_as_its_group() {
+        let fleet = Fleet::default();
+        assert!(fleet.count_due().is_some_and(|count| !count.found_work));
+        fleet.record_work();
+        assert!(fleet.count_due().is_some_and(|count| count.found_work));
+        assert!(fleet.count_due().is_some_and(|count| !count.found_work));
+        fleet.count(group(2, 1));
+        assert!(fleet.count_due().is_none());
+        let own = Instant::now().checked_sub(20_000 * MS).unwrap();
+        *fleet.found_work_at.lock().unwrap() = own;
+        assert!(fleet.idle() < 20_000 * MS, "another worker found work");
+        fleet.count(Group {
+            idle: 1_000_000 * MS,
+            ..group(2, 1)
+        });
+        let idle = fleet.idle();
+        assert!(
+            idle >= 20_000 * MS && idle < 1_000_000 * MS,
+            "this worker did"
+        );
     }
 
     #[test]
@@ -232,7 +307,7 @@ mod tests {
         let group: Vec<Fleet> = (0..7)
             .map(|place| {
                 let fleet = Fleet::default();
-                fleet.count(7, place);
+                fleet.count(group(7, place));
                 fleet
             })
             .collect();

@@ -19,6 +19,9 @@ pub(crate) const KEPT_MAX: usize = 100_000;
 /// A process fires the timers that it armed. Other processes query for these timers later, by a
 /// random delay up to this limit, in case the first process has crashed.
 const JITTER_MICROS: u64 = 10_000;
+/// In a group of workers, one worker queries for such a timer at its due time. The others query for
+/// all that became due since their last query, at most this often.
+const LATER_MICROS: i64 = 1_000_000;
 
 /// A due time in microseconds, and whether it belongs to a timer or to a deadline.
 type DueTime = (i64, bool);
@@ -90,16 +93,29 @@ impl Memory {
     }
 
     /// Replaces the remembered due times of other processes' timers by the due times that the timer
-    /// loop has just read from the tables.
-    pub(crate) fn refill(&mut self, due: impl IntoIterator<Item = (Timestamp, bool)>) {
+    /// loop has just read from the tables. `wakes_for` returns whether this worker is the one of
+    /// its group that queries for a timer at its due time.
+    pub(crate) fn refill(
+        &mut self,
+        due: impl IntoIterator<Item = (Timestamp, bool)>,
+        wakes_for: impl Fn(Timestamp) -> bool,
+    ) {
         self.others.clear();
+        // Each process has its own moment within a second.
+        let moment = i64::try_from(self.jitter.hash_one(0) % 1_000_000).unwrap_or_default();
         for (at, is_timer) in due.into_iter().take(KEPT_MAX) {
             let entry = (at.as_microsecond(), is_timer);
-            if !self.own.contains(&entry) {
-                let jitter = self.jitter.hash_one(entry) % JITTER_MICROS;
-                self.others
-                    .insert((entry.0.saturating_add_unsigned(jitter), is_timer));
+            if self.own.contains(&entry) {
+                continue;
             }
+            let query_at = if wakes_for(at) {
+                let jitter = self.jitter.hash_one(entry) % JITTER_MICROS;
+                entry.0.saturating_add_unsigned(jitter)
+            } else {
+                let past = (entry.0.saturating_sub(moment)).rem_euclid(LATER_MICROS);
+                entry.0.saturating_add(LATER_MICROS - past)
+            };
+            self.others.insert((query_at, is_timer));
         }
     }
 
@@ -171,10 +187,30 @@ mod tests {
                 is_timer: n % 2 == 0,
             });
         }
-        memory.refill((0..300_000_i64).map(|n| (at(2_000_000_000_000 + n), true)));
+        memory.refill(
+            (0..300_000_i64).map(|n| (at(2_000_000_000_000 + n), true)),
+            |_| true,
+        );
         assert!(memory.len() <= 2 * KEPT_MAX);
         // The memory keeps the earliest due times.
         assert!(memory.own.contains(&(1_000_000_000_000 - 299_999, false)));
+    }
+
+    #[test]
+    fn a_worker_queries_once_a_second_for_timers_that_another_worker_of_its_group_queries_first() {
+        let mut memory = Memory::new();
+        memory.set_now(at(0));
+        let due: Vec<i64> = (1..=2_000).map(|n| n * 1_000).collect();
+        let timers = || due.iter().map(|micros| (at(*micros), true));
+        memory.refill(timers(), |_| true);
+        assert!(memory.others.len() > 1_000);
+        memory.refill(timers(), |_| false);
+        let queries: Vec<i64> = memory.others.iter().map(|(at, _)| *at).collect();
+        assert!(queries.len() <= 3, "{queries:?}");
+        for micros in due {
+            let query = queries.iter().find(|query| **query > micros).unwrap();
+            assert!(query - micros <= LATER_MICROS, "{micros}: {queries:?}");
+        }
     }
 
     #[test]
@@ -206,7 +242,7 @@ mod tests {
             due: TimerDue::At(at(1_000_000)),
             is_timer: false,
         });
-        memory.refill([(at(1_000_000), false), (at(2_000_000), false)]);
+        memory.refill([(at(1_000_000), false), (at(2_000_000), false)], |_| true);
         assert_eq!(
             memory.others.len(),
             1,

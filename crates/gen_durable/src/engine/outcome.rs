@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -35,10 +35,7 @@ pub(super) fn start_successors(
     }
     // A promoted successor counts as work that the picker found. If it did not count, the picker
     // would treat the queues as idle and poll less and less often.
-    *core
-        .followed_at
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    core.fleet.record_work();
     let mut follows: Vec<Vec<HeldInstance>> = core.queues.iter().map(|_| Vec::new()).collect();
     let before: HashMap<i64, &FinishedStep> = ended
         .iter()

@@ -55,7 +55,6 @@ pub(crate) async fn run(core: Arc<Core>) {
     let mut picker = Picker {
         marks: HashMap::new(),
         knows_priorities: false,
-        worked_at: Instant::now(),
         looked_at: Instant::now(),
         rate: 0.0,
         retry: RETRY_FIRST,
@@ -76,8 +75,8 @@ pub(crate) async fn run(core: Arc<Core>) {
         let wanted = picker.wanted(&core);
         core.wake
             .announce_wait_for_room(wanted.queues.len() < core.queues.len());
-        core.fleet.record_room(!wanted.queues.is_empty());
         if wanted.queues.is_empty() {
+            core.fleet.record_room(false);
             wait(&core, core.settings.idle_poll).await;
             continue;
         }
@@ -103,7 +102,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             &core.worker.steps,
             &core.worker.id,
             core.lease_seconds(),
-            core.fleet.is_count_due(),
+            core.fleet.count_due(),
         );
         let picked = picking
             .instrument(tracing::debug_span!("pick", queues = ?wanted.queues))
@@ -200,7 +199,6 @@ struct Picker {
     marks: HashMap<String, BTreeMap<i16, PriorityMark>>,
     /// Whether the picker has read the priorities in use since its start or the last outage.
     knows_priorities: bool,
-    worked_at: Instant,
     looked_at: Instant,
     /// How many rows the picker has recently claimed per second.
     rate: f64,
@@ -314,12 +312,16 @@ impl Picker {
             now,
             next_due,
             paused,
-            fleet,
+            group,
         } = picked;
         core.fleet.set_now(now);
-        if let Some((size, place)) = fleet {
-            core.fleet.count(size, place);
+        if let Some(group) = group {
+            core.fleet.count(group);
         }
+        // A worker with no queue that is not paused can claim nothing, so it holds no share of the
+        // polls.
+        let is_paused = |queue: &String| paused.contains(queue);
+        core.fleet.record_room(!wanted.queues.iter().all(is_paused));
         let came = rows.len();
         let mut by_queue: HashMap<String, Vec<HeldInstance>> = HashMap::new();
         for row in rows {
@@ -354,7 +356,7 @@ impl Picker {
         let weight = since.min(1.0);
         self.rate = self.rate * (1.0 - weight) + came as f64 / since * weight;
         if came > 0 {
-            self.worked_at = Instant::now();
+            core.fleet.record_work();
         }
         if full {
             return Duration::ZERO;
@@ -419,16 +421,11 @@ impl Picker {
         }
     }
 
-    /// Returns the delay before the picker's next poll: short for a while after the picker found
-    /// work, then longer and longer.
+    /// Returns the delay before the picker's next poll: short for a while after a worker of the
+    /// group found work, then longer and longer.
     fn poll(&self, core: &Core) -> Duration {
-        let followed_at = *core
-            .followed_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let idle = self.worked_at.max(followed_at).elapsed();
         let settings = &core.settings;
-        let (pause, max) = match idle {
+        let (pause, max) = match core.fleet.idle() {
             idle if idle < BUSY_FOR => (settings.busy_poll, SHARED_POLL_MAX),
             idle if idle < CALM_AFTER => (CALM_POLL, settings.idle_poll),
             idle if idle < QUIET_AFTER => (QUIET_POLL, settings.idle_poll),

@@ -39,7 +39,7 @@ pub(crate) const FRESH: Duration = Duration::from_secs(5);
 const HORIZON_REFILLS: u32 = 5;
 /// In a group of workers, the timer loop of one worker reads the due times of timers at least once
 /// in this many refill periods.
-const REFILL_SHARED_MAX: u32 = 20;
+const REFILL_SHARED_MAX: u32 = 60;
 /// Maximum number of timers or deadlines that the timer loop fires in one statement.
 const BATCH: i32 = 200;
 /// Delay before the timer loop tries again to fire a timer, if another transaction has locked the
@@ -182,17 +182,19 @@ impl<'a> TimerLoop<'a> {
     }
 
     async fn refill(&mut self) -> Result<(), Fault> {
-        let refills = if self.core.fleet.is_first() {
-            HORIZON_REFILLS
-        } else {
-            REFILL_SHARED_MAX
+        // A worker that shares the reads waits for up to one and a quarter of their period.
+        let refills = match self.core.fleet.is_first() {
+            true => 1,
+            false => self.core.fleet.size().min(REFILL_SHARED_MAX) * 2,
         };
-        let horizon = (self.core.settings.timer_refill_every * refills).as_secs_f64();
+        let alone = self.core.settings.timer_refill_every;
+        let horizon = (alone * refills.max(HORIZON_REFILLS)).as_secs_f64();
         let limit = i32::try_from(KEPT_MAX / 2).unwrap_or(i32::MAX);
         let (due, now) =
             timer::upcoming(&self.connection, FRESH.as_secs_f64(), horizon, limit).await?;
         self.memory.set_now(now);
-        self.memory.refill(due);
+        let fleet = &self.core.fleet;
+        self.memory.refill(due, |due| fleet.wakes_for(due));
         let begun = Instant::now();
         self.broken.retain(|_, until| *until > begun);
         metrics::gauge!("durable_timers_in_memory").set(self.memory.len() as f64);
@@ -229,9 +231,7 @@ impl<'a> TimerLoop<'a> {
                 Instant::now() + (cost * SWEEP_SHARE).clamp(OVERDUE_EVERY_IDLE, SWEEP_EVERY_MAX);
         }
         let pause = match (expired, fired) {
-            // No other worker may know the schedules of this worker.
-            (0, 0) if self.names.is_empty() => self.core.fleet.upkeep(OVERDUE_EVERY_IDLE),
-            (0, 0) => OVERDUE_EVERY_IDLE,
+            (0, 0) => self.core.fleet.upkeep(OVERDUE_EVERY_IDLE),
             // The timer loop fires the occurrences of a schedule one after the other, so the
             // occurrence after a fired one may be overdue too.
             (0, _) if self.allowance >= 1.0 => Duration::ZERO,

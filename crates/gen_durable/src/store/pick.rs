@@ -1,6 +1,8 @@
 //! Statements of the picker: they claim runnable instances, release claims of steps that have not
 //! begun, and find the priorities in use.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
@@ -14,7 +16,7 @@ use super::{
 
 sql!(prepared PICK, "pick.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4,
-    BOOL
+    BOOL, BOOL
 ]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
 sql!(
@@ -112,9 +114,26 @@ pub(crate) struct Picked {
     pub(crate) next_due: Option<Timestamp>,
     /// The queues of the request that an operator has paused.
     pub(crate) paused: Vec<String>,
-    /// The number of workers that share the polls of this worker, and how many of them come before
-    /// this worker; if the pick counted them.
-    pub(crate) fleet: Option<(u32, u32)>,
+    /// The group of this worker, if the pick counted it.
+    pub(crate) group: Option<Group>,
+}
+
+/// A request to count the group of the worker with a pick.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CountGroup {
+    /// Whether this worker has found work since it last counted its group.
+    pub(crate) found_work: bool,
+}
+
+/// The workers that can claim every instance that this worker can claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// The number of workers that poll, with this worker.
+    pub(crate) size: u32,
+    /// How many of them come before this worker.
+    pub(crate) place: u32,
+    /// How long ago a worker of the group last found work, to about a second.
+    pub(crate) idle: Duration,
 }
 
 /// Claims a batch of instances in one statement and one round trip. The claims have committed when
@@ -125,7 +144,7 @@ pub(crate) async fn claim(
     steps: &[String],
     worker: &str,
     lease_seconds: f64,
-    counts_fleet: bool,
+    count: Option<CountGroup>,
 ) -> Result<Picked, Fault> {
     let answer = connection
         .query(
@@ -141,7 +160,8 @@ pub(crate) async fn claim(
                 &worker,
                 &lease_seconds,
                 &wanted.suspects,
-                &counts_fleet,
+                &count.is_some(),
+                &count.is_some_and(|count| count.found_work),
             ],
         )
         .await?;
@@ -163,14 +183,18 @@ pub(crate) async fn claim(
         now,
         next_due: column(last, at.next_due)?,
         paused: column::<Option<_>>(last, at.paused)?.unwrap_or_default(),
-        fleet: column::<Option<Vec<i32>>>(last, at.fleet)?.and_then(|count| fleet(&count)),
+        group: column::<Option<Vec<i32>>>(last, at.fleet)?.and_then(|count| group(&count)),
     })
 }
 
-/// Reads the size of a group of workers and the place of this worker in it.
-fn fleet(count: &[i32]) -> Option<(u32, u32)> {
+/// Reads the three numbers of the SQL function `_fleet`.
+fn group(count: &[i32]) -> Option<Group> {
     match *count {
-        [size, place] => Some((u32::try_from(size).ok()?, u32::try_from(place).ok()?)),
+        [size, place, idle_ms] => Some(Group {
+            size: u32::try_from(size).ok()?,
+            place: u32::try_from(place).ok()?,
+            idle: Duration::from_millis(u64::try_from(idle_ms).unwrap_or_default()),
+        }),
         _ => None,
     }
 }

@@ -26,6 +26,8 @@ const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
+/// A worker of a group without work sweeps at least this often, however many workers the group has.
+const SWEEP_SHARED_IDLE_MAX: Duration = Duration::from_secs(20);
 /// How often upkeep measures how many instances wait in each queue.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 /// How often upkeep releases claimed instances that have waited too long for a worker task.
@@ -173,25 +175,29 @@ impl Upkeep {
         if self.due.sweep <= now {
             let (cost, idle) = sweep::sweep(core, connection).await;
             let pause = (cost * SWEEP_SHARE).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX);
-            let pause = if idle {
-                SWEEP_EVERY_IDLE.max(pause)
-            } else {
-                pause
-            };
             // A sweep helps only the picker of its own process, so every worker sweeps; the more
             // workers there are, the less often each.
-            self.due.sweep = Instant::now() + core.fleet.share(pause, SWEEP_EVERY_MAX);
+            let (pause, max) = if idle {
+                (SWEEP_EVERY_IDLE.max(pause), SWEEP_SHARED_IDLE_MAX)
+            } else {
+                (pause, SWEEP_EVERY_MAX)
+            };
+            self.due.sweep = Instant::now() + core.fleet.share(pause, max);
         }
         if self.due.reap <= now {
             // The first worker of a group reaps for the group. The others reap too, but rarely.
-            if core.fleet.is_first() || self.reaps.is_multiple_of(FOLLOWER_UPKEEP) {
+            let is_rare_turn = self.reaps.is_multiple_of(FOLLOWER_UPKEEP);
+            self.reaps = self.reaps.wrapping_add(1);
+            if core.fleet.is_first() || is_rare_turn {
                 report("reap", reap::reap(core, connection).await);
             }
-            self.reaps = self.reaps.wrapping_add(1);
-            report(
-                "find lost claims",
-                reap::release_lost_claims(core, connection).await,
-            );
+            // A claim can only be lost while there is work.
+            if core.fleet.idle() < core.settings.orphan_after() * 2 || is_rare_turn {
+                report(
+                    "find lost claims",
+                    reap::release_lost_claims(core, connection).await,
+                );
+            }
             report(
                 "register the schedules",
                 core.schedules.register(connection).await,
@@ -236,7 +242,7 @@ impl Upkeep {
                 "measure the queues",
                 measure::measure(core, connection).await,
             );
-            self.due.depth = Instant::now() + DEPTH_EVERY;
+            self.due.depth = Instant::now() + core.fleet.upkeep(DEPTH_EVERY);
         }
     }
 

@@ -76,7 +76,7 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
         &core.worker.steps,
         &core.worker.id,
         core.lease_seconds(),
-        false,
+        None,
     )
     .await;
     let picked = match picked {

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use gen_durable::{Client, Context, Engine, Job, Pool, Settings, StepError};
+use gen_durable::{Client, Context, Engine, Id, Job, Pool, Settings, StepError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::support::{Running, SOON, eventually, live, sql};
+use crate::support::{Running, SOON, eventually, live, sql, url};
 
 /// A job that ends when the test adds a permit.
 #[derive(Serialize, Deserialize)]
@@ -55,7 +55,8 @@ async fn a_group_counts_live_workers_with_room_that_can_claim_the_same_instances
         sql.query_one(&text, &[])
             .await
             .unwrap()
-            .get::<_, Vec<i32>>(0)
+            .get::<_, Vec<i32>>(0)[..2]
+            .to_vec()
     };
     assert_eq!(count(1).await, [3, 0], "workers 1, 2 and 7");
     assert_eq!(count(7).await, [3, 2]);
@@ -91,4 +92,89 @@ async fn a_full_worker_leaves_the_group_and_a_worker_with_room_claims_the_next_j
     workers(2, "both workers poll again").await;
     first.stop().await;
     second.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_with_a_rare_machine_does_not_share_its_polls_with_workers_that_lack_the_machine()
+{
+    let (pool, gate) = (live().await, Arc::new(Semaphore::new(1)));
+    let (sql, schema) = (sql().await, pool.schema());
+    let engine = start(&pool, &gate);
+    let worker = format!("select id::text from {schema}.workers where host <> 'other'");
+    eventually("the worker has a row", async || {
+        !sql.query(&worker, &[]).await.unwrap().is_empty()
+    })
+    .await;
+    let others = format!(
+        "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
+         select lpad(n::text, 32, '0')::uuid, w.lease_expires_at, 'other', 0, w.queues, array['other/1']
+         from {schema}.workers w, generate_series(1, 99) as n"
+    );
+    sql.batch_execute(&others).await.unwrap();
+    let id: String = sql.query_one(&worker, &[]).await.unwrap().get(0);
+    let group = format!("select {schema}._fleet('{id}')");
+    let group: Vec<i32> = sql.query_one(&group, &[]).await.unwrap().get(0);
+    assert_eq!(group[..2], [1, 0]);
+    let client = Client::new(Pool::connect_to(&url(), schema).await.unwrap());
+    let job = client.enqueue(Held).await.unwrap().id;
+    assert!(client.settled(job, SOON).await.unwrap().is_some());
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_with_a_paused_queue_leaves_the_group_and_runs_jobs_after_the_queue_is_resumed() {
+    let (pool, gate) = (live().await, Arc::new(Semaphore::new(1)));
+    let (sql, schema) = (sql().await, pool.schema());
+    // This client shares no pool with the engine, so that it does not wake the engine.
+    let client = Client::new(Pool::connect_to(&url(), schema).await.unwrap());
+    let engine = start(&pool, &gate);
+    let polls = format!("select bool_and(polls) from {schema}.workers");
+    let polls = async |wanted: bool, what: &str| {
+        eventually(what, async || {
+            let row = sql.query_one(&polls, &[]).await.unwrap();
+            row.get::<_, Option<bool>>(0) == Some(wanted)
+        })
+        .await;
+    };
+    polls(true, "the worker polls").await;
+    client.pause_queue("default", "test").await.unwrap();
+    polls(false, "the worker holds no share").await;
+    let job = client.enqueue(Held).await.unwrap().id;
+    client.resume_queue("default").await.unwrap();
+    assert!(client.settled(job, SOON).await.unwrap().is_some());
+    polls(true, "the worker polls again").await;
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_of_a_large_group_finds_an_instance_that_committed_long_after_its_due_time() {
+    let (pool, gate) = (live().await, Arc::new(Semaphore::new(3)));
+    let (sql, schema) = (sql().await, pool.schema());
+    let client = Client::new(Pool::connect_to(&url(), schema).await.unwrap());
+    let engine = start(&pool, &gate);
+    let first = client.enqueue(Held).await.unwrap().id;
+    assert!(client.settled(first, SOON).await.unwrap().is_some());
+    // The other workers of the group never run. A worker that swept only once in the intervals of
+    // all of them would sweep every few minutes.
+    let others = format!(
+        "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
+         select lpad(n::text, 32, '0')::uuid, 'infinity', 'other', 0, w.queues, w.machines
+         from {schema}.workers w, generate_series(1, 300) as n"
+    );
+    sql.batch_execute(&others).await.unwrap();
+    let later = client.enqueue(Held).after(SOON).await.unwrap().id;
+    let late = format!(
+        "insert into {schema}.instances (machine, step, state, eligible_at)
+         select machine, step, state, statement_timestamp() - interval '1 hour'
+         from {schema}.instances where id = {} returning id",
+        first.raw()
+    );
+    // The sweep that finds the first one may have been due before the worker counted the group.
+    for _ in 0..2 {
+        let id: i64 = sql.query_one(&late, &[]).await.unwrap().get(0);
+        let settled = client.settled(Id::<Held>::from_raw(id), SOON).await;
+        assert!(settled.unwrap().is_some());
+    }
+    client.cancel(later, "test").await.unwrap();
+    engine.stop().await;
 }

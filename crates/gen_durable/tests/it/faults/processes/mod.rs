@@ -20,6 +20,7 @@ mod crash;
 mod drain;
 mod family;
 mod fence;
+mod fleet;
 mod kill;
 mod outage;
 #[cfg(target_os = "linux")]

@@ -29,6 +29,7 @@ impl Act {
                     "60",
                     "1",
                     "false",
+                    "false",
                 ];
                 (
                     fill(PICK, &values),
