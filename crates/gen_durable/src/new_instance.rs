@@ -146,8 +146,7 @@ pub(crate) struct New {
 }
 
 impl New {
-    /// Returns whether the instance has a key, a partition key or a lane, so that a plain `INSERT`
-    /// is not enough.
+    /// Returns whether the instance has a key, a partition key or a lane.
     pub(crate) fn is_keyed(&self) -> bool {
         self.key.is_some() || self.partition.is_some() || self.lane.is_some()
     }

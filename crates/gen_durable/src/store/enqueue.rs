@@ -23,6 +23,11 @@ sql!(prepared INSERT, "enqueue.sql", [
     FLOAT8_ARRAY, TEXT_ARRAY
 ]);
 
+sql!(prepared ARRIVALS, "enqueue_arrivals.sql", [
+    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY,
+    FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL_ARRAY
+]);
+
 sql!(KEYED, "enqueue_all.sql", [TEXT]);
 sql!(bounded KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT, TEXT]);
 
@@ -53,6 +58,9 @@ struct NewInstanceColumns<'a> {
     ats: Vec<Option<Timestamp>>,
     delays: Vec<f64>,
     traceparents: Vec<Option<&'a str>>,
+    partitions: Vec<Option<&'a str>>,
+    lanes: Vec<Option<&'a str>>,
+    lane_blocks: Vec<bool>,
 }
 
 impl<'a> NewInstanceColumns<'a> {
@@ -71,12 +79,16 @@ impl<'a> NewInstanceColumns<'a> {
             tenants: unless_all("", news.clone().map(|n| n.tenant.as_str())),
             ats: unless_all(None, news.clone().map(|n| n.at)),
             delays: unless_all(0.0, news.clone().map(|n| n.delay_seconds)),
-            traceparents: unless_all(None, news.map(|n| n.traceparent.as_deref())),
+            traceparents: unless_all(None, news.clone().map(|n| n.traceparent.as_deref())),
+            partitions: unless_all(None, news.clone().map(|n| n.partition.as_deref())),
+            lanes: unless_all(None, news.clone().map(|n| n.lane.as_deref())),
+            lane_blocks: unless_all(false, news.map(|n| n.lane_blocks)),
         }
     }
 
-    fn params(&self) -> [Param<'_>; 11] {
-        [
+    /// Returns the statement that inserts these instances, with its parameters.
+    fn statement(&self) -> (&'static Sql, Vec<Param<'_>>) {
+        let mut params: Vec<Param<'_>> = vec![
             &self.machines,
             &self.versions,
             &self.steps,
@@ -88,14 +100,24 @@ impl<'a> NewInstanceColumns<'a> {
             &self.ats,
             &self.delays,
             &self.traceparents,
-        ]
+        ];
+        if self.partitions.is_empty() && self.lanes.is_empty() {
+            return (&INSERT, params);
+        }
+        params.extend([
+            &self.partitions as Param<'_>,
+            &self.lanes,
+            &self.lane_blocks,
+        ]);
+        (&ARRIVALS, params)
     }
 }
 
 /// Inserts one instance. Enqueues that callers start while a statement runs share the next
-/// statement. Enqueues that may have to wait for another transaction share statements of their own.
+/// statement. Enqueues with a key may have to wait for another transaction, so they share
+/// statements of their own.
 pub(crate) async fn one(pool: &Arc<Connections>, new: New) -> Result<Inserted, Error> {
-    let route = route(new.is_keyed());
+    let route = route(new.key.is_some());
     let (answered, begins) = gather(pool, route).add(new);
     if begins {
         let flushed = pool.clone();
@@ -129,7 +151,7 @@ async fn flush(pool: &Arc<Connections>, connection: &Connection, route: Route) {
         match insert(
             connection,
             batch.iter().map(|asked| &asked.item),
-            &KEYED_AT_ONCE,
+            Placement::ByWorkers,
             Patience::None,
         )
         .await
@@ -161,7 +183,7 @@ async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
     let inserted = insert(
         &connection,
         std::iter::once(&asked.item),
-        &KEYED_AT_ONCE,
+        Placement::ByWorkers,
         Patience::Bounded,
     )
     .await;
@@ -173,16 +195,22 @@ async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
 pub(crate) async fn many(pool: &Arc<Connections>, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
     let count = news.len();
     let bytes: usize = news.iter().map(weight).sum();
-    let keyed = news.iter().any(New::is_keyed);
+    let may_wait = news.iter().any(New::is_keyed);
     let whole = |news: Vec<New>| {
         move |connection: Rc<Connection>| async move {
-            insert(&connection, news.iter(), &KEYED_AT_ONCE, Patience::Bounded).await
+            insert(
+                &connection,
+                news.iter(),
+                Placement::AtOnce,
+                Patience::Bounded,
+            )
+            .await
         }
     };
     let done = match (count, bytes) {
         // A batch of this size takes no longer than a batch of gathered single enqueues, so it may
         // use the same connection as the single enqueues.
-        (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if keyed => pool.act(whole(news)).await?,
+        (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if may_wait => pool.act(whole(news)).await?,
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) => pool.call(whole(news)).await?,
         (_, ..=GATHERED_BYTES_MAX) => pool.apart(whole(news)).await?,
         _ => {
@@ -217,7 +245,15 @@ async fn chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, 
     let mut rest = news;
     while !rest.is_empty() {
         let (chunk, later) = rest.split_at(chunk_length(rest));
-        inserted.extend(insert(connection, chunk.iter(), &KEYED, Patience::Transaction).await?);
+        inserted.extend(
+            insert(
+                connection,
+                chunk.iter(),
+                Placement::ByWorkers,
+                Patience::Transaction,
+            )
+            .await?,
+        );
         rest = later;
     }
     Ok(inserted)
@@ -258,12 +294,13 @@ async fn insert_within<T: Session>(
     target: &Target,
     news: &[New],
 ) -> Result<Vec<Inserted>, Fault> {
-    if news.iter().any(New::is_keyed) {
+    if news.iter().any(|new| new.key.is_some()) {
         let rows = query_in(tx, target, &KEYED, &[&document(news.iter())]).await?;
         return read_keyed(&rows, news.len());
     }
     let columns = NewInstanceColumns::of(news.iter());
-    let rows = query_in(tx, target, &INSERT, &columns.params()).await?;
+    let (sql, params) = columns.statement();
+    let rows = query_in(tx, target, sql, &params).await?;
     read(&rows, news.len())
 }
 
@@ -291,25 +328,38 @@ enum Patience {
     Transaction,
 }
 
-/// Inserts instances in one statement. If the statement is a transaction of its own, it assigns
-/// lane positions too. Otherwise the next pick of a worker assigns the lane positions.
+/// Which transaction assigns the lane positions of new instances.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placement {
+    /// The statement that inserts the instances, if it is a transaction of its own and no other
+    /// transaction places at this moment. That saves a row version of each instance, and costs
+    /// more than the insert of a single instance.
+    AtOnce,
+    /// The next pick of a worker, which places all instances that have arrived.
+    ByWorkers,
+}
+
+/// Inserts instances in one statement.
 async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,
-    keyed: &'static Sql,
+    placement: Placement,
     patience: Patience,
 ) -> Result<Vec<Inserted>, Fault> {
-    if news.clone().any(New::is_keyed) {
+    let has_keys = news.clone().any(|new| new.key.is_some());
+    let places = placement == Placement::AtOnce && news.clone().any(|new| new.lane.is_some());
+    if has_keys || places {
         let document = document(news.clone());
         let rows = match patience {
-            Patience::None => connection.act_once(keyed, &[&document]).await?,
-            Patience::Bounded => connection.act(keyed, &[&document]).await?,
-            Patience::Transaction => connection.query(keyed, &[&document]).await?,
+            Patience::None => connection.act_once(&KEYED_AT_ONCE, &[&document]).await?,
+            Patience::Bounded => connection.act(&KEYED_AT_ONCE, &[&document]).await?,
+            Patience::Transaction => connection.query(&KEYED, &[&document]).await?,
         };
         return read_keyed(&rows, news.count());
     }
     let columns = NewInstanceColumns::of(news);
-    let rows = connection.query(&INSERT, &columns.params()).await?;
+    let (sql, params) = columns.statement();
+    let rows = connection.query(sql, &params).await?;
     read(&rows, columns.machines.len())
 }
 

@@ -20,11 +20,11 @@ pub(crate) const GATHERED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The requests that a pool gathers into shared statements, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Gathers {
-    /// Enqueues of instances without a key, a lane or a partition key. Such an enqueue only inserts
-    /// a row, so it waits for no other transaction.
+    /// Enqueues of instances without a key. Such an enqueue only inserts a row, so it waits for no
+    /// other transaction.
     pub(crate) plain: Gather<New, Inserted>,
-    /// Enqueues of instances with a key, a lane or a partition key. Such an enqueue may wait for
-    /// another transaction.
+    /// Enqueues of instances with a key. Such an enqueue may wait for another transaction that has
+    /// inserted the same key.
     pub(crate) keyed: Gather<New, Inserted>,
     pub(crate) events: Gather<NewEvent, Placed>,
     /// Ids of instances for which a caller waits until they settle. The outcome `None` means that

@@ -28,11 +28,18 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 15] = [
     (
         "the lock that placement takes on the partition holder",
         false,
-        &[(
-            "_assign_partition",
-            "(i.status in ('runnable', 'executing') or i.locked_by is not null)\n        for no key update skip locked;",
-            "(i.status in ('runnable', 'executing') or i.locked_by is not null);",
-        )],
+        &[
+            (
+                "_assign_partition",
+                "(i.status in ('runnable', 'executing') or i.locked_by is not null)\n        for no key update skip locked;",
+                "(i.status in ('runnable', 'executing') or i.locked_by is not null);",
+            ),
+            (
+                "_choose_partition_holders",
+                "order by i.id\n        for no key update skip locked);\n    -- Lowers",
+                "order by i.id);\n    -- Lowers",
+            ),
+        ],
         "partition running alone",
         &["10 done with effects", "place", "enqueue in partition"],
         "waits for a partition that has no holder",
@@ -159,11 +166,18 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 15] = [
     (
         "the search before the partition cursor for instances that were enqueued late",
         false,
-        &[(
-            "_assign_partition",
-            "(t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id)",
-            "false",
-        )],
+        &[
+            (
+                "_assign_partition",
+                "(t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id)",
+                "false",
+            ),
+            (
+                "_choose_partition_holders",
+                "(t.priority, t.at, t.id) > (i.priority, i.eligible_at, i.id)",
+                "false",
+            ),
+        ],
         "partition running",
         &["10 done and runs next", "enqueue urgent in partition"],
         "never settled",
