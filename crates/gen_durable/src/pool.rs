@@ -62,6 +62,21 @@ impl Pool {
         Pool::on(Target::new(url, schema)?, transactions)
     }
 
+    /// Creates a pool as [`open`](Pool::open) does. The pool closes its connections after another
+    /// time without use, and a worker that uses the pool rests after that time. For the tests of
+    /// this crate.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn open_with_idle_time(
+        url: &str,
+        schema: &str,
+        transactions: usize,
+        idle_after: std::time::Duration,
+    ) -> Result<Pool, Error> {
+        let target = Target::new(url, schema)?.idle_for(idle_after);
+        Pool::on(target, transactions)
+    }
+
     pub(crate) fn on(target: Target, transactions: usize) -> Result<Pool, Error> {
         let connections = Connections::open(target, transactions)?;
         Ok(Pool { connections })

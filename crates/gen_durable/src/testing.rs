@@ -42,7 +42,6 @@ use crate::{
         inspect, lab, lane,
         lease::{self, Worker},
         pick::{self, Mark, Wanted},
-        pool::Route,
         row::Claimed,
     },
 };
@@ -255,6 +254,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let worker = self.worker.id.clone();
         let projector = Projector::new(
             self.client.pool().clone(),
+            None,
             worker,
             self.readers.clone(),
             &self.settings,
@@ -474,11 +474,8 @@ impl<App> Drop for Lab<App> {
     fn drop(&mut self) {
         // Ignores errors of the statement that drops the schema of the lab: the end of the process
         // removes a private server with all of its schemas.
-        let _ = self
-            .owner
-            .connections
-            .post(Route::Apart, |connection| async move {
-                let _ = lab::drop_schema(&connection).await;
-            });
+        let _ = self.owner.connections.post(|connection| async move {
+            let _ = lab::drop_schema(&connection).await;
+        });
     }
 }

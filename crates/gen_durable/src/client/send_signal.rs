@@ -188,7 +188,7 @@ impl<'c> IntoFuture for SignalAll<'c> {
                 return Ok(Vec::new());
             }
             let pool = client.pool();
-            let sent = pool.connections.act(move |connection| async move {
+            let sent = pool.connections.call(move |connection| async move {
                 signal::deliver_all(&connection, &signals).await
             });
             let sent = deliveries(sent.await?, count);
@@ -278,7 +278,7 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
             let pool = self.client.pool();
             let (start, sent) = self.prepare().await?;
             let (queue, priority) = (start.queue.clone(), start.priority);
-            let call = pool.connections.act(move |connection| async move {
+            let call = pool.connections.call(move |connection| async move {
                 signal::signal_or_start(&connection, &start, &sent).await
             });
             let (signalled, from) = signalled::<S>(call.await?)?;
@@ -395,7 +395,7 @@ impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
             let answer = client
                 .pool()
                 .connections
-                .act(move |connection| async move { signal::deliver(&connection, &sent).await })
+                .call(move |connection| async move { signal::deliver(&connection, &sent).await })
                 .await?;
             client
                 .pool()

@@ -5,7 +5,7 @@
 mod careful;
 mod unknown;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, rc::Rc, sync::Arc, time::Duration};
 
 use tracing::Instrument;
 
@@ -14,6 +14,7 @@ use self::{
     unknown::resolve_outcome,
 };
 use super::{
+    connections::EngineConnections,
     core::Core,
     outcome::{apply_outcomes, makes_due, start_successors, wake_picker},
     results::FinishedStep,
@@ -44,34 +45,98 @@ pub(crate) const BLOCKED_BATCH_MAX: usize = 100;
 /// instance fails.
 const POISONED_MAX: u8 = 1;
 
-/// Commits step results until the engine has stopped. The first connection commits all kinds of
-/// results. The second connection commits only results that free a lane or a partition key.
+/// Commits step results of all kinds until the engine has stopped.
+pub(crate) async fn run(core: Arc<Core>) {
+    let connection = Connection::for_loop(core.target.clone());
+    warm(&core, &connection).await;
+    loop {
+        let batch = core.results.take(BATCH_MAX, BATCH_BYTES_MAX);
+        if !batch.is_empty() {
+            let _away = core.keyed.mark_away();
+            // The committer sends results without effects in one statement as arrays, and results
+            // with effects in another statement as a JSON document.
+            let (with_effects, plain): (Vec<_>, Vec<_>) = batch
+                .into_iter()
+                .partition(|ended| ended.result.effects.is_some());
+            commit(&core, &connection, plain).await;
+            commit(&core, &connection, with_effects).await;
+            continue;
+        }
+        // The committer reads the phase of the engine before the in-memory queue of step results:
+        // if the engine has stopped and the queue is then empty, every result that was added before
+        // the stop is committed.
+        let is_stopped = core.phase.is_stopped();
+        if commit_keyed(&core, &connection, is_stopped).await {
+            continue;
+        }
+        if is_stopped {
+            return;
+        }
+        if !connection.is_open() && !core.rests() {
+            // A worker that rested has found work. The steps of that work run now.
+            warm(&core, &connection).await;
+        }
+        tokio::select! {
+            () = core.results.woken() => {}
+            () = core.keyed.woken() => {}
+            () = core.phase.stopped() => {}
+            () = connection.close_when_idle() => {}
+        }
+    }
+}
+
+/// Commits step results that free a lane or a partition key, on the connection that upkeep uses,
+/// until the engine has stopped.
 ///
 /// A commit that frees lanes returns the promoted successors, so it does the work of a commit and
 /// of a pick, and its lanes wait until it is done. Two such commits can run at the same time, as a
 /// pick and a commit can.
-pub(crate) async fn run(core: Arc<Core>) {
-    let (first, second) = (
-        Connection::for_loop(core.target.clone()),
-        Connection::for_loop(core.target.clone()),
-    );
-    let everything = async {
-        warm(&core, &first).await;
-        commit_results(&core, &first, true).await;
-    };
-    let keyed = async {
-        // The second committer opens its connection when the first result that frees a lane or a
-        // partition key appears.
-        let away = core.keyed.mark_away();
+pub(crate) async fn run_second(core: Arc<Core>, connection: Rc<Connection>) {
+    loop {
+        let is_stopped = core.phase.is_stopped();
+        let is_ready = connection.is_open() && connection.is_free();
+        if is_ready && commit_keyed(&core, &connection, is_stopped).await {
+            continue;
+        }
+        if is_stopped {
+            return;
+        }
+        if !is_ready {
+            // A step result does not wait for a statement of upkeep, nor until the connection is
+            // open: the first committer writes all results meanwhile.
+            let _away = core.keyed.mark_away();
+            tokio::select! {
+                () = ready(&core, &connection) => {}
+                () = core.phase.stopped() => {}
+            }
+            continue;
+        }
         tokio::select! {
-            () = core.keyed.wanted() => {}
+            () = core.keyed.woken() => {}
             () = core.phase.stopped() => {}
         }
-        warm(&core, &second).await;
-        drop(away);
-        commit_results(&core, &second, false).await;
+    }
+}
+
+/// Waits until no statement is under way on a connection, and opens it if step results that free a
+/// lane or a partition key wait.
+async fn ready(core: &Core, connection: &Connection) {
+    connection.free().await;
+    if !connection.is_open() {
+        core.keyed.arrived().await;
+        warm(core, connection).await;
+    }
+}
+
+/// Commits one committer's share of the step results that free a lane or a partition key. Returns
+/// false if there was nothing to commit.
+async fn commit_keyed(core: &Arc<Core>, connection: &Connection, is_stopped: bool) -> bool {
+    let share = core.keyed.share(is_stopped, BATCH_MAX, BATCH_BYTES_MAX);
+    let Some(mut share) = share else {
+        return false;
     };
-    tokio::join!(everything, keyed);
+    commit(core, connection, std::mem::take(&mut share.results)).await;
+    true
 }
 
 /// Opens the committer's connection early, so that the first commit does not wait for the
@@ -82,43 +147,6 @@ async fn warm(core: &Core, connection: &Connection) {
             tracing::debug!(error = fault.message(), "could not open the committer's connection yet; the first commit tries again");
         },
         () = core.phase.stopped() => {}
-    }
-}
-
-async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
-    loop {
-        let batch = if all {
-            core.results.take(BATCH_MAX, BATCH_BYTES_MAX)
-        } else {
-            Vec::new()
-        };
-        if !batch.is_empty() {
-            let _away = core.keyed.mark_away();
-            // The committer sends results without effects in one statement as arrays, and results
-            // with effects in another statement as a JSON document.
-            let (with_effects, plain): (Vec<_>, Vec<_>) = batch
-                .into_iter()
-                .partition(|ended| ended.result.effects.is_some());
-            commit(core, connection, plain).await;
-            commit(core, connection, with_effects).await;
-            continue;
-        }
-        // The committer reads the phase of the engine before the in-memory queue of step results:
-        // if the engine has stopped and the queue is then empty, every result that was added before
-        // the stop is committed.
-        let is_stopped = core.phase.is_stopped();
-        if let Some(mut share) = core.keyed.share(is_stopped, BATCH_MAX, BATCH_BYTES_MAX) {
-            commit(core, connection, std::mem::take(&mut share.results)).await;
-            continue;
-        }
-        if is_stopped {
-            return;
-        }
-        tokio::select! {
-            () = core.results.woken(), if all => {}
-            () = core.keyed.woken() => {}
-            () = core.phase.stopped() => {}
-        }
     }
 }
 
@@ -147,8 +175,8 @@ type Work = Vec<(Vec<FinishedStep>, Try)>;
 enum Try {
     /// The committer writes all results of the batch in one statement.
     Plain,
-    /// The committer opens a transaction and first locks the instance rows that are free. It sets
-    /// aside the results that need a row that another transaction has locked.
+    /// The committer first finds the instance rows that another transaction has locked. It sets
+    /// aside the results that need such a row, and writes the others in one statement.
     Careful,
     /// As `Careful`, for a part of a batch that the committer divided because another transaction
     /// has locked a key or a lane, and not an instance row.
@@ -176,6 +204,7 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSt
     if batch.is_empty() {
         return;
     }
+    core.record_work();
     let (batch, again) = once_each(batch, |ended| ended.result.claim.id);
     again.into_iter().for_each(|ended| core.to_commit(ended));
     metrics::histogram!("durable_commit_size")
@@ -222,8 +251,10 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedSte
 ///
 /// If the row of a result is still locked, the result stays aside for the next round. No statement
 /// waits for long, so the duration of one round is bounded.
-pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> bool {
+pub(crate) async fn write_blocked(core: &Arc<Core>, connections: &EngineConnections) -> bool {
     let batch = core.blocked.take(BLOCKED_BATCH_MAX, BATCH_BYTES_MAX);
+    core.record_work();
+    let connection = &connections.side();
     let (batch, again) = once_each(batch, |ended| ended.result.claim.id);
     again.into_iter().for_each(|ended| core.blocked.push(ended));
     let mut work = vec![(batch, Try::Halved)];
@@ -283,8 +314,7 @@ async fn attempt(
     match fault {
         Fault::Busy(_) if how == Try::Plain => work.push((batch, Try::Careful)),
         // Another transaction has locked a lane, or has inserted or addresses a key, which this
-        // batch needs. The lock is not on an instance row, because the committer has locked those
-        // rows first and skipped locked ones.
+        // batch needs, or has just now locked an instance row.
         Fault::Busy(_) => {
             if let Some(ended) = halve(batch, Try::Halved, work) {
                 set_aside(core, ended, work);

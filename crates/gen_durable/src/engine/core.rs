@@ -13,6 +13,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
+    connections::Activity,
     execute::{Environment, StepRun},
     failures::Failures,
     fleet::Fleet,
@@ -33,6 +34,7 @@ use crate::{
     pool::Pool,
     settings::Settings,
     store::{
+        calls::Calls,
         commit::SuccessorWorker,
         lease::Worker,
         row::{Claim, Claimed},
@@ -45,6 +47,10 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) target: Arc<Target>,
+    /// The channel to the thread of the engine, which makes the calls of other threads.
+    pub(crate) calls: Calls,
+    /// When the worker last had work.
+    activity: Activity,
     pub(crate) settings: Settings,
     pub(crate) registry: Registry,
     pub(crate) schedules: RegisteredSchedules,
@@ -108,6 +114,7 @@ impl Core {
         worker: Worker,
         queues: Vec<LocalQueue>,
         steps: tokio::runtime::Handle,
+        calls: Calls,
     ) -> Core {
         let environment = Arc::new(Environment::new(pool.clone(), installation, &settings));
         let by_name = queues
@@ -117,6 +124,8 @@ impl Core {
             .collect();
         Core {
             target: pool.connections.target.clone(),
+            calls,
+            activity: Activity::default(),
             environment: environment.clone(),
             lease: Lease::new(settings.lease),
             pool,
@@ -234,6 +243,20 @@ impl Core {
             lease_seconds: self.lease_seconds(),
             steps: &self.worker.steps,
         })
+    }
+
+    /// Records that this worker has work. If it rested, the committer opens its connection, so that
+    /// the first commit does not wait for the connection.
+    pub(crate) fn record_work(&self) {
+        if self.activity.record() >= self.target.idle_after() {
+            self.results.wake();
+        }
+    }
+
+    /// Returns whether this worker rests: it has had no work for a while, and so keeps only two
+    /// connections open.
+    pub(crate) fn rests(&self) -> bool {
+        self.activity.idle_for() >= self.target.idle_after()
     }
 
     /// Returns whether this worker renews its lease in time: by the clock of this process, no

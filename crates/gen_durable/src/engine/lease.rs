@@ -38,18 +38,15 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// instances do not have to wait until the lease expires.
 pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
-    let goodbye = core
-        .pool
-        .connections
-        .call_for_engine(move |connection| async move {
-            let held = lease::held(&connection, &worker, ANY_AGE).await?;
-            let count = if held.is_empty() {
-                0
-            } else {
-                release_claims(&connection, &held).await?
-            };
-            lease::retire(&connection, &worker).await.map(|()| count)
-        });
+    let goodbye = core.pool.connections.call(move |connection| async move {
+        let held = lease::held(&connection, &worker, ANY_AGE).await?;
+        let count = if held.is_empty() {
+            0
+        } else {
+            release_claims(&connection, &held).await?
+        };
+        lease::retire(&connection, &worker).await.map(|()| count)
+    });
     let why = match tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await {
         Ok(Ok(Ok(0))) => return,
         Ok(Ok(Ok(count))) => {

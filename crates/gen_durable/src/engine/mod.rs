@@ -7,6 +7,7 @@
 
 mod builder;
 mod commit;
+mod connections;
 mod core;
 mod drain;
 mod encode;

@@ -1,5 +1,5 @@
 //! The picker: claims a batch of instances for every queue that has room, and starts worker tasks
-//! that run their steps. One loop serves all queues, on a thread of its own.
+//! that run their steps. One loop serves all queues, on a connection of its own.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -50,8 +50,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(60);
 const QUIET_POLL: Duration = Duration::from_millis(250);
 
 /// Claims instances until the shutdown of the engine begins.
-pub(crate) async fn run(core: Arc<Core>) {
-    let connection = Connection::for_loop(core.target.clone());
+pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
     let mut picker = Picker {
         marks: HashMap::new(),
         knows_priorities: false,
@@ -90,14 +89,14 @@ pub(crate) async fn run(core: Arc<Core>) {
         if !picker.knows_priorities {
             // The picker reads the priorities in use before the first pick, so that the most urgent
             // rows do not wait behind rows of priorities that happen to be known.
-            match pick::priorities(&connection, &core.worker.queues).await {
+            match pick::priorities(connection, &core.worker.queues).await {
                 Ok(used) => picker.learn(used),
                 Err(fault) => picker.wait_out(&core, &fault).await,
             }
             continue;
         }
         let picking = pick::claim(
-            &connection,
+            connection,
             &wanted,
             &core.worker.steps,
             &core.worker.id,
@@ -121,7 +120,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                     wait(&core, pause).await;
                 }
             }
-            Err(fault) if set_aside(&core, &connection, &wanted, &fault).await => {}
+            Err(fault) if set_aside(&core, connection, &wanted, &fault).await => {}
             Err(fault) => picker.wait_out(&core, &fault).await,
         }
     }
@@ -356,6 +355,7 @@ impl Picker {
         let weight = since.min(1.0);
         self.rate = self.rate * (1.0 - weight) + came as f64 / since * weight;
         if came > 0 {
+            core.record_work();
             core.fleet.record_work();
         }
         if full {

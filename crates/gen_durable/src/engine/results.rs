@@ -119,11 +119,12 @@ pub(crate) struct Keyed {
     starting: AtomicUsize,
     /// Number of step results that the committers are writing now.
     taken: AtomicUsize,
-    /// Number of committers that are busy with step results that free no lane and no partition key.
+    /// Number of committers that are away: busy with step results that free no lane and no
+    /// partition key, or without a free connection.
     away: AtomicUsize,
-    /// Notified when a step result arrives while a committer is busy with results that free no lane
-    /// and no partition key. The second committer then opens its connection.
-    wanted: Notify,
+    /// Notified when a step result arrives while a committer is away. The second committer then
+    /// opens its connection.
+    arrived: Notify,
 }
 
 impl Keyed {
@@ -137,14 +138,13 @@ impl Keyed {
             self.soon.notify_one()
         }
         if self.away.load(Ordering::SeqCst) > 0 {
-            self.wanted.notify_one();
+            self.arrived.notify_one();
         }
     }
 
-    /// Waits until a step result arrives while a committer is busy with results that free no lane
-    /// and no partition key.
-    pub(crate) async fn wanted(&self) {
-        self.wanted.notified().await;
+    /// Waits until a step result arrives while a committer is away.
+    pub(crate) async fn arrived(&self) {
+        self.arrived.notified().await;
     }
 
     /// Removes one committer's share of the waiting step results. Returns `None` if no result
@@ -180,7 +180,7 @@ impl Keyed {
         }
     }
 
-    /// Marks the calling committer as busy until the guard is dropped. The calling committer may
+    /// Marks the calling committer as away until the guard is dropped. The calling committer may
     /// have consumed a notification about waiting step results, so this function notifies the other
     /// committer.
     pub(crate) fn mark_away(&self) -> Away<'_> {
@@ -221,7 +221,7 @@ impl Drop for Share<'_> {
     }
 }
 
-/// The guard of a committer that is busy with step results that free no lane and no partition key.
+/// The guard of a committer that is away.
 #[derive(Debug)]
 pub(crate) struct Away<'a>(&'a Keyed);
 

@@ -29,9 +29,9 @@ pub(super) fn on_host(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 
     core.workers.add(task.abort_handle());
 }
 
-/// Starts a thread with a runtime of its own for one loop of the engine, so that neither a blocked
-/// host nor an exhausted pool can delay the loop. The thread creates the future of the loop,
-/// because the connection of the loop stays on one thread.
+/// Starts a thread with a runtime of its own for loops of the engine, so that neither a blocked
+/// host nor an exhausted pool can delay them. The thread creates the future of the loops, because
+/// their connections stay on one thread.
 pub(super) fn thread<F, Fut>(name: &str, make: F) -> Result<oneshot::Receiver<()>, Error>
 where
     F: FnOnce() -> Fut + Send + 'static,
@@ -45,11 +45,22 @@ where
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
-            runtime.block_on(make());
+            tokio::task::LocalSet::new().block_on(&runtime, make());
             let _ = done.send(());
         })
         .map_err(|e| Error::because(ErrorKind::Internal, "cannot start a thread", e))?;
     Ok(ended)
+}
+
+/// Starts a task on the thread of the caller. The receiver resolves when the task has ended, also
+/// because of a panic.
+pub(super) fn local(work: impl Future<Output = ()> + 'static) -> oneshot::Receiver<()> {
+    let (done, ended) = oneshot::channel();
+    tokio::task::spawn_local(async move {
+        let _done: oneshot::Sender<()> = done;
+        work.await;
+    });
+    ended
 }
 
 /// The worker tasks and projection batches that the shutdown of the engine may have to abort.

@@ -6,12 +6,15 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
 
 use super::{
-    EngineBuilder, Health, RunningEngine, commit, core::Core, drain, failures, lease,
-    local::LocalQueue, pick, projector, registry::Registry, schedules::RegisteredSchedules, spawn,
-    timer_loop, upkeep,
+    EngineBuilder, Health, RunningEngine, commit, connections, core::Core, drain, failures, lease,
+    local::LocalQueue, projector, registry::Registry, schedules::RegisteredSchedules, spawn,
+    timer_loop,
 };
 use crate::{
     client::Client,
@@ -20,6 +23,7 @@ use crate::{
     pool::Pool,
     settings::{Retention, Settings},
     store::{
+        calls::{Call, Calls},
         collect::declare_retentions,
         inspect::{self, Server},
         lease::Worker,
@@ -29,9 +33,9 @@ use crate::{
     wake::LogWake,
 };
 
-/// The number of connections that the loops of an engine use: lease, picker, committer (two, if
-/// there are lanes or partition keys), timer loop, upkeep, and calls of the engine.
-const OWN_CONNECTIONS: usize = 7;
+/// The number of connections of a busy engine: lease, picker, committer, and one for upkeep, timers
+/// and the calls of the engine. An engine that rests has two.
+const OWN_CONNECTIONS: usize = 4;
 
 /// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`] or
 /// [`Engine::start`].
@@ -96,13 +100,14 @@ impl Engine {
     /// Returns an error if the database cannot be reached or its schema does not fit at the start,
     /// or if a loop of the engine has ended because of a panic.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let core = Arc::new(self.boot().await?);
+        let (calls, calls_received) = Calls::channel();
+        let core = Arc::new(self.boot(calls).await?);
         let _ = self.running.set(core.clone());
         // If the caller drops the future of `run`, running steps do not end in an orderly shutdown:
         // the threads of the engine end, and its lease expires.
         let _stop_on_drop = StopOnDrop(core.clone());
         self.pool.connections.subscribe(&core.wake);
-        let mut loops = self.start_loops(&core)?;
+        let mut loops = self.start_loops(&core, calls_received)?;
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
         let broke = tokio::select! {
             () = shutdown => None,
@@ -122,7 +127,11 @@ impl Engine {
     }
 
     /// Starts the loops of the engine, the lease first.
-    fn start_loops(&self, core: &Arc<Core>) -> Result<StartedLoops, Error> {
+    fn start_loops(
+        &self,
+        core: &Arc<Core>,
+        calls: mpsc::UnboundedReceiver<Call>,
+    ) -> Result<StartedLoops, Error> {
         let lease = spawn::thread("durable-lease", {
             let core = core.clone();
             move || lease::run(core)
@@ -131,16 +140,10 @@ impl Engine {
             let core = core.clone();
             move || commit::run(core)
         })?;
-        let pick = spawn::thread("durable-pick", {
+        let (picking, pick) = oneshot::channel();
+        let engine = spawn::thread("durable-engine", {
             let core = core.clone();
-            move || pick::run(core)
-        })?;
-        let upkeep = spawn::thread("durable-upkeep", {
-            let core = core.clone();
-            move || async {
-                leased(&core).await;
-                upkeep::run(core).await;
-            }
+            move || connections::run(core, calls, picking)
         })?;
         let timer_loop = spawn::thread("durable-clock", {
             let core = core.clone();
@@ -162,6 +165,7 @@ impl Engine {
         self.pool.connections.log.subscribe(&log_wake);
         let projector = projector::Projector::new(
             self.pool.clone(),
+            Some(core.calls.clone()),
             core.worker.id.clone(),
             self.readers.clone(),
             &core.settings,
@@ -171,7 +175,7 @@ impl Engine {
             lease,
             commit,
             pick,
-            upkeep,
+            engine,
             timer_loop,
             project,
             hook,
@@ -180,12 +184,12 @@ impl Engine {
 
     /// Checks the server, registers schedules and retentions, and builds the shared state. It
     /// reports every problem at the start, before the engine claims anything.
-    async fn boot(&self) -> Result<Core, Error> {
+    async fn boot(&self, calls: Calls) -> Result<Core, Error> {
         migrate::check(&self.pool.connections).await?;
         let server = self
             .pool
             .connections
-            .call_for_engine(|connection| async move { inspect::server(&connection).await })
+            .call(|connection| async move { inspect::server(&connection).await })
             .await?
             .map_err(|fault| fault.into_error("read the settings of the server"))?;
         check_server(&server)?;
@@ -205,11 +209,12 @@ impl Engine {
             worker,
             queues,
             tokio::runtime::Handle::current(),
+            calls,
         );
         let (schedules, retentions) = (self.schedules.clone(), self.retentions.clone());
         self.pool
             .connections
-            .call_for_engine(move |connection| async move {
+            .call(move |connection| async move {
                 declare_retentions(&connection, &retentions).await?;
                 schedules.register(&connection).await
             })
@@ -217,6 +222,10 @@ impl Engine {
             .map_err(|fault| {
                 fault.into_error("register the schedules and the retention of queues")
             })?;
+        // The worker does not use this connection any more. If a client does, it stays open.
+        self.pool
+            .connections
+            .post(|connection| async move { connection.close_if_free() })?;
         Ok(core)
     }
 
@@ -297,7 +306,8 @@ struct StartedLoops {
     lease: oneshot::Receiver<()>,
     commit: oneshot::Receiver<()>,
     pick: oneshot::Receiver<()>,
-    upkeep: oneshot::Receiver<()>,
+    /// The thread of the picker, upkeep, the second committer and the calls of the engine.
+    engine: oneshot::Receiver<()>,
     timer_loop: oneshot::Receiver<()>,
     project: JoinHandle<()>,
     /// The thread of the failure hook.
@@ -311,7 +321,7 @@ impl StartedLoops {
             _ = &mut self.lease => "lease",
             _ = &mut self.commit => "commit",
             _ = &mut self.pick => "pick",
-            _ = &mut self.upkeep => "upkeep",
+            _ = &mut self.engine => "upkeep",
             _ = &mut self.timer_loop => "timer",
             _ = &mut self.project => "projector",
         }
@@ -321,7 +331,7 @@ impl StartedLoops {
         drain::Loops {
             pick: self.pick,
             project: self.project,
-            others: [self.commit, self.timer_loop, self.upkeep, self.lease]
+            others: [self.commit, self.timer_loop, self.engine, self.lease]
                 .into_iter()
                 .chain(self.hook)
                 .collect(),
@@ -342,7 +352,7 @@ impl fmt::Debug for Engine {
 /// has few connections left, the lease must get one first. The picker does not call this function,
 /// because it waits for the lease itself. The committer opens its connection at once, and closes
 /// the connection if the lease has none.
-async fn leased(core: &Core) {
+pub(super) async fn leased(core: &Core) {
     tokio::select! {
         () = core.lease.good() => {}
         () = core.phase.draining() => {}

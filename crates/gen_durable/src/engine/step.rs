@@ -154,8 +154,7 @@ async fn caught(
 async fn record_begin(core: &Core, claim: Claim) -> bool {
     loop {
         let recorded = core
-            .pool
-            .connections
+            .calls
             .call(move |connection| async move { lease::begin_step(&connection, claim).await });
         match recorded.await {
             Ok(Ok(Begun::Recorded)) => return true,

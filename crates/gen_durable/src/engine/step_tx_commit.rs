@@ -74,26 +74,23 @@ pub(crate) async fn commit(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) {
 async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<NextInputs>)> {
     let mut pause = RETRY_FIRST;
     loop {
-        let asked = core
-            .pool
-            .connections
-            .call_for_engine(move |connection| async move {
-                let fate = resolve::resolve(&connection, &[claim])
+        let asked = core.calls.call(move |connection| async move {
+            let fate = resolve::resolve(&connection, &[claim])
+                .await?
+                .pop()
+                .unwrap_or(Resolved::Stale);
+            let committed = if fate == Resolved::Committed {
+                vec![claim]
+            } else {
+                Vec::new()
+            };
+            Ok::<_, Fault>((
+                fate,
+                resolve::inputs(&connection, &committed)
                     .await?
-                    .pop()
-                    .unwrap_or(Resolved::Stale);
-                let committed = if fate == Resolved::Committed {
-                    vec![claim]
-                } else {
-                    Vec::new()
-                };
-                Ok::<_, Fault>((
-                    fate,
-                    resolve::inputs(&connection, &committed)
-                        .await?
-                        .remove(&claim.id),
-                ))
-            });
+                    .remove(&claim.id),
+            ))
+        });
         match asked.await {
             Ok(Ok((fate, found))) if fate != Resolved::Held => return Some((fate, found)),
             _ if core.phase.is_stopped() => return None,
@@ -140,25 +137,22 @@ pub(crate) async fn release_all(
     let mut pause = RETRY_FIRST;
     loop {
         let asked = claims.clone();
-        let tried = core
-            .pool
-            .connections
-            .call_for_engine(move |connection| async move {
-                let released = release_claims(&connection, &asked).await?;
-                if released >= asked.len() {
-                    return Ok(Vec::new());
-                }
-                // If a claim was not released, another worker has claimed the instance row since,
-                // or another transaction has locked the row.
-                let fates = resolve::resolve(&connection, &asked).await?;
-                let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
-                Ok(asked
-                    .into_iter()
-                    .zip(fates)
-                    .filter(|(_, fate)| ours(fate))
-                    .map(|(claim, _)| claim)
-                    .collect())
-            });
+        let tried = core.calls.call(move |connection| async move {
+            let released = release_claims(&connection, &asked).await?;
+            if released >= asked.len() {
+                return Ok(Vec::new());
+            }
+            // If a claim was not released, another worker has claimed the instance row since,
+            // or another transaction has locked the row.
+            let fates = resolve::resolve(&connection, &asked).await?;
+            let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
+            Ok(asked
+                .into_iter()
+                .zip(fates)
+                .filter(|(_, fate)| ours(fate))
+                .map(|(claim, _)| claim)
+                .collect())
+        });
         match tried.await {
             Ok(Ok(left)) => claims = left,
             Ok(Err(fault)) => {

@@ -59,6 +59,7 @@ pub(crate) async fn retry(
         // the page was read.
         core.undecodable.remove_from(&mut ids);
         if !ids.is_empty() {
+            core.record_work();
             count += queue::retry_stuck(connection, &ids).await?;
         }
         *after = last.unwrap_or(0);

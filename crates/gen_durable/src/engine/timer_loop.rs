@@ -10,6 +10,7 @@
 
 use std::{
     collections::HashMap,
+    rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,6 +23,7 @@ use super::{
     schedules::RegisteredSchedules,
 };
 use crate::{
+    error::chain,
     store::{
         connection::Connection,
         fault::Fault,
@@ -64,8 +66,7 @@ const SWEEP_EVERY_MAX: Duration = Duration::from_secs(60);
 
 /// Fires timers and deadlines as they become due, until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
-    let connection = Connection::for_loop(core.target.clone());
-    let mut timers = TimerLoop::new(&core, connection);
+    let mut timers = TimerLoop::new(&core);
     loop {
         let next = timers.next();
         tokio::select! {
@@ -96,7 +97,6 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 struct TimerLoop<'a> {
     core: &'a Core,
-    connection: Connection,
     memory: Memory,
     refill_at: Instant,
     overdue_at: Instant,
@@ -114,11 +114,10 @@ struct TimerLoop<'a> {
 }
 
 impl<'a> TimerLoop<'a> {
-    fn new(core: &'a Core, connection: Connection) -> TimerLoop<'a> {
+    fn new(core: &'a Core) -> TimerLoop<'a> {
         let now = Instant::now();
         TimerLoop {
             core,
-            connection,
             memory: Memory::new(),
             refill_at: now,
             overdue_at: now,
@@ -190,8 +189,11 @@ impl<'a> TimerLoop<'a> {
         let alone = self.core.settings.timer_refill_every;
         let horizon = (alone * refills.max(HORIZON_REFILLS)).as_secs_f64();
         let limit = i32::try_from(KEPT_MAX / 2).unwrap_or(i32::MAX);
-        let (due, now) =
-            timer::upcoming(&self.connection, FRESH.as_secs_f64(), horizon, limit).await?;
+        let (due, now) = self
+            .call(move |connection| async move {
+                timer::upcoming(&connection, FRESH.as_secs_f64(), horizon, limit).await
+            })
+            .await?;
         self.memory.set_now(now);
         let fleet = &self.core.fleet;
         self.memory.refill(due, |due| fleet.wakes_for(due));
@@ -243,7 +245,12 @@ impl<'a> TimerLoop<'a> {
 
     /// Ends waits and joins that have passed their deadline, and returns how many it ended.
     async fn expire(&mut self, range: Range, limit: i32) -> Result<i32, Fault> {
-        let (expired, now) = timer::expire(&self.connection, limit, range).await?;
+        let (expired, now) = self
+            .call(move |connection| async move { timer::expire(&connection, limit, range).await })
+            .await?;
+        if !expired.is_empty() {
+            self.core.record_work();
+        }
         self.memory.set_now(now);
         if range.until > 0.0 {
             let reached = expired.iter().map(|expired| expired.due).max();
@@ -273,7 +280,12 @@ impl<'a> TimerLoop<'a> {
     /// Fires the timers that are due, and returns how many are no longer pending.
     async fn fire(&mut self, range: Range, limit: i32) -> Result<i32, Fault> {
         let except: Vec<i64> = self.broken.keys().copied().collect();
-        let (due, now) = timer::due(&self.connection, limit, range, &self.names, &except).await?;
+        let names = self.names.clone();
+        let (due, now) = self
+            .call(move |connection| async move {
+                timer::due(&connection, limit, range, &names, &except).await
+            })
+            .await?;
         self.memory.set_now(now);
         if range.until > 0.0 {
             let idle = now - SignedDuration::try_from(FRESH).unwrap_or_default() - OVERDUE_LAG;
@@ -287,8 +299,17 @@ impl<'a> TimerLoop<'a> {
         if due.is_empty() {
             return Ok(0);
         }
-        let limits = self.core.settings.payload_bytes_max;
-        let done = fire_all(&self.connection, &self.core.schedules, &due, now, limits).await?;
+        self.core.record_work();
+        // This call runs code of the host, so it runs on the thread of the timer loop.
+        let decided = decide(
+            &self.core.schedules,
+            &due,
+            now,
+            self.core.settings.payload_bytes_max,
+        );
+        let done = self
+            .call(move |connection| async move { fire_all(&connection, decided).await })
+            .await?;
         for fired in &done.fired {
             self.record_fired(fired, &due);
         }
@@ -310,6 +331,17 @@ impl<'a> TimerLoop<'a> {
         // The count leaves out timers with a locked row and timers that cannot be fired, so that
         // the timer loop does not retry them without a pause.
         Ok(i32::try_from(done.ended()).unwrap_or(i32::MAX))
+    }
+
+    /// Sends statements on a connection of the engine.
+    async fn call<T, F, Fut>(&self, act: F) -> Result<T, Fault>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Fault>> + 'static,
+    {
+        let called = self.core.calls.call(act).await;
+        called.map_err(|error| Fault::Away(chain(&error)))?
     }
 
     fn record_fired(&mut self, fired: &Fired, due: &[DueTimer]) {
@@ -372,34 +404,60 @@ impl Done {
     }
 }
 
-/// Fires timers in one transaction. If the database refuses the transaction, fires each timer in a
-/// transaction of its own.
-pub(crate) async fn fire_all(
-    connection: &Connection,
+/// The decisions about a set of due timers.
+#[derive(Debug, Default)]
+pub(crate) struct Decided {
+    firings: Vec<Firing>,
+    /// Ids of timers for which there is no decision, each with the error.
+    broken: Vec<(i64, String)>,
+    /// The names of the schedules of the timers, by the ids of the timers.
+    schedules: HashMap<i64, String>,
+}
+
+/// Decides what happens to due timers. Runs code of the host: the functions that make the instances
+/// of schedules.
+pub(crate) fn decide(
     schedules: &RegisteredSchedules,
     due: &[DueTimer],
     now: Timestamp,
     payload_bytes_max: usize,
-) -> Result<Done, Fault> {
-    let mut done = Done::default();
-    let mut verdicts: Vec<Firing> = Vec::with_capacity(due.len());
+) -> Decided {
+    let mut decided = Decided::default();
     for timer in due {
+        if let Some(schedule) = &timer.schedule {
+            decided.schedules.insert(timer.id, schedule.clone());
+        }
         match schedules.decide(timer, now, payload_bytes_max) {
-            Ok(verdict) => verdicts.push(verdict),
-            Err(why) => done.broken.push((timer.id, why)),
+            Ok(firing) => decided.firings.push(firing),
+            Err(why) => decided.broken.push((timer.id, why)),
         }
     }
-    if !verdicts.is_empty() {
-        match timer::fire(connection, &verdicts).await {
+    decided
+}
+
+/// Fires timers in one transaction. If the database refuses the transaction, fires each timer in a
+/// transaction of its own.
+pub(crate) async fn fire_all(connection: &Connection, decided: Decided) -> Result<Done, Fault> {
+    let Decided {
+        firings,
+        broken,
+        schedules,
+    } = decided;
+    let mut done = Done {
+        fired: Vec::new(),
+        broken,
+    };
+    if !firings.is_empty() {
+        match timer::fire(connection, &firings).await {
             Ok(fired) => done.fired = fired,
             Err(Fault::Refused { .. } | Fault::Busy(_)) => {
-                for verdict in verdicts {
-                    match timer::fire(connection, std::slice::from_ref(&verdict)).await {
+                for firing in firings {
+                    match timer::fire(connection, std::slice::from_ref(&firing)).await {
                         Ok(fired) => done.fired.extend(fired),
                         Err(Fault::Refused { message, .. }) => {
-                            done.broken.push((verdict.id, message))
+                            done.broken.push((firing.id, message))
                         }
-                        Err(Fault::Busy(_)) => done.fired.push(Fired::held(verdict.id)),
+                        Err(Fault::Busy(_)) => done.fired.push(Fired::held(firing.id)),
                         Err(fault) => return Err(fault),
                     }
                 }
@@ -408,11 +466,7 @@ pub(crate) async fn fire_all(
         }
     }
     for (id, why) in &done.broken {
-        let name = due
-            .iter()
-            .find(|timer| timer.id == *id)
-            .and_then(|timer| timer.schedule.as_deref());
-        if let Some(name) = name {
+        if let Some(name) = schedules.get(id) {
             schedule::failed(connection, name, &crate::error::storable(why)).await?;
         }
     }

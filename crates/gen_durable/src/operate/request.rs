@@ -135,7 +135,7 @@ impl CancelRequest {
         let answer = if subtree {
             pool.connections.apart(act).await?
         } else {
-            pool.connections.act(act).await?
+            pool.connections.call(act).await?
         };
         let answer = answer.map_err(|fault| fault.into_error("cancel an instance"))?;
         pool.connections

@@ -65,7 +65,7 @@ sql!(
     "write_step_results_with_effects_within.sql",
     [TEXT, TEXT]
 );
-sql!(LOCK, "lock.sql", [INT8_ARRAY]);
+sql!(LOCKED, "locked.sql", [INT8_ARRAY]);
 sql!(WARM, "warm.sql", []);
 
 /// The longest time that a batch of step results waits for a lock that another transaction holds.
@@ -172,11 +172,10 @@ pub(crate) async fn warm(connection: &Connection) -> Result<(), Fault> {
     connection.query(&WARM, &[]).await.map(drop)
 }
 
-/// Locks these rows of `instances` until the open transaction ends, without waiting. Returns the
-/// ids of the rows that another transaction has locked.
-pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
+/// Returns which of these rows of `instances` another transaction has locked, without waiting.
+pub(crate) async fn locked(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
     connection
-        .query(&LOCK, &[&ids])
+        .query(&LOCKED, &[&ids])
         .await?
         .iter()
         .map(only)

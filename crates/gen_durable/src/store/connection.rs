@@ -1,6 +1,9 @@
 //! A connection to Postgres that belongs to one thread. The connection prepares and counts the
 //! statements that it sends, and opens again after it broke.
 
+mod act;
+mod idle;
+
 use std::{
     cell::{Cell, RefCell},
     hash::{BuildHasher, RandomState},
@@ -11,28 +14,19 @@ use std::{
 
 use tokio_postgres::{CancelToken, Row, types::ToSql};
 
-use super::{Sql, fault::Fault, link::Link, live::Live, target::Target};
+pub(super) use self::act::LOCK_PATIENCE;
+
+use super::{Sql, extra::Extra, fault::Fault, link::Link, live::Live, target::Target};
 
 /// A parameter of an SQL statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
-/// How long a statement waits for a lock that another transaction holds. The wait is short, because
-/// statements that callers send later on the same connection wait behind it.
-const LOCK_WAIT: Duration = Duration::from_millis(20);
-/// The lock wait of a statement that did not get its lock at the first try. The connection sends
-/// such a statement many times, so each further try is short.
-const LOCK_WAIT_AGAIN: Duration = Duration::from_millis(5);
-/// The first and the longest pause before the connection sends a statement again that did not get
-/// its lock. The connection adds jitter to each pause.
-const LOCK_RETRY_FIRST: Duration = Duration::from_millis(20);
-const LOCK_RETRY_MAX: Duration = Duration::from_millis(500);
-/// If a statement has not got its lock after this time, the caller of the statement gets an error,
-/// which says that another transaction still holds the lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// After a failed attempt to connect, a connection waits for a random part of this time, at least
-/// half of it, before the next attempt. Many processes may lose the database at the same moment,
+/// The longest pause before the first attempt to open a lost connection again, and before the
+/// attempt after a failed one. Each further failure doubles the pause, up to the maximum. Every
+/// pause is a random part of this time: many processes may lose the database at the same moment,
 /// and must not all reconnect at once.
-const RECONNECT_JITTER: Duration = Duration::from_millis(250);
+const RECONNECT_FIRST: Duration = Duration::from_millis(250);
+const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// How long the request to the server that cancels a statement may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -49,14 +43,23 @@ pub(crate) struct Connection {
     /// How many attempts to open this connection have failed, and the error of the last attempt.
     failures: Cell<u64>,
     failure: RefCell<Option<Fault>>,
+    /// How many attempts have failed since this connection was last open.
+    failed_in_a_row: Cell<u32>,
     /// The earliest time of the next attempt to open this connection.
     not_before: Cell<Option<Instant>>,
+    /// When a caller last used this connection.
+    used_at: Cell<Instant>,
+    /// Notified when a statement has got its reply.
+    answered: tokio::sync::Notify,
     /// How long a statement may take on this connection. `None`: as long as [`Target`] allows.
     deadline: Cell<Option<Duration>>,
     role: Role,
     /// True if this connection renews the lease of a worker, and the last attempt to open it has
     /// failed. While the flag is true, the loops of the engine open no connections.
     waits: Cell<bool>,
+    /// The further connections of the pool, if this connection carries the short statements of a
+    /// pool. A statement that meets a lock moves there.
+    extra: Option<Rc<Extra>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,27 +76,46 @@ enum Role {
 
 impl Connection {
     pub(crate) fn new(target: Arc<Target>) -> Connection {
-        Connection::of(target, Role::Call)
+        Connection::of(target, Role::Call, None)
     }
 
-    fn of(target: Arc<Target>, role: Role) -> Connection {
+    fn of(target: Arc<Target>, role: Role, extra: Option<Rc<Extra>>) -> Connection {
+        if role == Role::Lease {
+            target.add_worker();
+        }
         Connection {
             target,
             client: RefCell::default(),
             connecting: tokio::sync::Mutex::new(()),
             failures: Cell::new(0),
             failure: RefCell::default(),
+            failed_in_a_row: Cell::new(0),
             not_before: Cell::new(None),
+            used_at: Cell::new(Instant::now()),
+            answered: tokio::sync::Notify::new(),
             deadline: Cell::new(None),
             role,
             waits: Cell::new(false),
+            extra,
         }
+    }
+
+    /// Creates the connection that carries the short statements of a pool. A statement that meets a
+    /// lock moves to one of the further connections.
+    pub(crate) fn for_calls(target: Arc<Target>, extra: Rc<Extra>) -> Connection {
+        Connection::of(target, Role::Call, Some(extra))
+    }
+
+    /// Returns the further connections of the pool, if this connection carries its short
+    /// statements.
+    pub(crate) fn extra(&self) -> Option<&Rc<Extra>> {
+        self.extra.as_ref()
     }
 
     /// Creates the connection that renews a worker's lease. A statement on this connection counts
     /// as lost if it has no reply after `deadline`.
     pub(crate) fn for_lease(target: Arc<Target>, deadline: Duration) -> Connection {
-        let connection = Connection::of(target, Role::Lease);
+        let connection = Connection::of(target, Role::Lease, None);
         connection.set_deadline(deadline);
         connection
     }
@@ -102,7 +124,7 @@ impl Connection {
     /// cannot open, the loop closes its own connection, because the server may have no other free
     /// connection for the lease.
     pub(crate) fn for_loop(target: Arc<Target>) -> Connection {
-        Connection::of(target, Role::Loop)
+        Connection::of(target, Role::Loop, None)
     }
 
     /// Sets how long a statement on this connection may take before it counts as lost.
@@ -138,89 +160,6 @@ impl Connection {
         .await
     }
 
-    /// Sends one statement as a transaction of its own that waits only briefly for a lock. While
-    /// another transaction holds the lock, this function sends the statement again after a jittered
-    /// pause, for up to [`LOCK_PATIENCE`]. During a pause, other callers can send statements on the
-    /// connection.
-    pub(crate) async fn act(
-        &self,
-        sql: &'static Sql,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, Fault> {
-        let begun = Instant::now();
-        let (mut wait, mut pause) = (LOCK_WAIT, LOCK_RETRY_FIRST);
-        loop {
-            match self.act_within(sql, params, wait).await {
-                Err(Fault::Busy(_)) if begun.elapsed() < LOCK_PATIENCE => {
-                    tokio::time::sleep(jittered(pause)).await
-                }
-                answer => return answer.map_err(still_held),
-            }
-            wait = LOCK_WAIT_AGAIN;
-            pause = (pause * 2).min(LOCK_RETRY_MAX);
-        }
-    }
-
-    /// Sends one statement as [`act`](Connection::act) does, but only once. [`Fault::Busy`] means
-    /// that another transaction holds a lock that the statement needs, and that the statement
-    /// changed nothing.
-    pub(crate) async fn act_once(
-        &self,
-        sql: &'static Sql,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, Fault> {
-        self.act_within(sql, params, LOCK_WAIT).await
-    }
-
-    /// Sends one statement as a transaction of its own that waits in Postgres's lock queue for up
-    /// to [`LOCK_PATIENCE`]. Only the single user of a connection may call this function, because
-    /// later statements on the connection would wait behind the statement.
-    pub(crate) async fn act_alone(
-        &self,
-        sql: &'static Sql,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, Fault> {
-        let wait = LOCK_PATIENCE.min(self.deadline() / 2);
-        self.act_within(sql, params, wait).await.map_err(still_held)
-    }
-
-    async fn act_within(
-        &self,
-        sql: &'static Sql,
-        params: &[Param<'_>],
-        wait: Duration,
-    ) -> Result<Vec<Row>, Fault> {
-        let live = self.client().await?;
-        self.target.count(sql.name);
-        if sql.bounded {
-            let wait = wait.as_millis().to_string();
-            let params: Vec<Param<'_>> = params
-                .iter()
-                .copied()
-                .chain(std::iter::once(&wait as Param<'_>))
-                .collect();
-            return self
-                .answer(&live, true, live.send(&self.target, sql, &params, None))
-                .await;
-        }
-        // With `statement_timeout`, the server ends a statement after its caller has stopped
-        // waiting, so that the statement does not keep its locks. The second setting changes
-        // `synchronous_commit` from `off` to `on`, because an acknowledged statement must be
-        // durable, even if the role or the database has `off`.
-        let begin = format!(
-            "begin; set local lock_timeout = {}; set local statement_timeout = {}; \
-             select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
-            wait.as_millis(),
-            self.deadline().as_millis()
-        );
-        self.answer(
-            &live,
-            true,
-            live.send(&self.target, sql, params, Some(&begin)),
-        )
-        .await
-    }
-
     /// Sends SQL text without parameters and without result rows by the simple protocol: BEGIN,
     /// COMMIT, or a migration.
     pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
@@ -242,7 +181,10 @@ impl Connection {
         cancel: bool,
         sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Fault> {
-        let Ok(answer) = tokio::time::timeout(self.deadline(), sent).await else {
+        let answer = tokio::time::timeout(self.deadline(), sent).await;
+        self.used_at.set(Instant::now());
+        self.answered.notify_waiters();
+        let Ok(answer) = answer else {
             live.link.cut();
             if cancel {
                 cancel_in_background(
@@ -268,12 +210,18 @@ impl Connection {
         })
     }
 
+    /// Closes this connection when it is idle, in a task of the thread that owns it.
+    pub(crate) fn close_when_idle_in_background(self: Rc<Self>) {
+        tokio::task::spawn_local(async move { self.close_when_idle().await });
+    }
+
     /// Closes this connection to Postgres; the next statement opens a new one.
     pub(crate) fn reset(&self) {
         self.client.borrow_mut().take();
     }
 
     async fn client(&self) -> Result<Rc<Live>, Fault> {
+        self.used_at.set(Instant::now());
         if self.role == Role::Loop && self.target.lease_waits() {
             self.reset();
             return Err(Fault::Away(
@@ -296,7 +244,10 @@ impl Connection {
         {
             return Err(fault.again());
         }
-        self.reset();
+        if self.client.take().is_some() {
+            // The connection broke while no statement was under way.
+            self.wait_before_reconnect(random_part(RECONNECT_FIRST));
+        }
         if let Some(not_before) = self.not_before.take() {
             tokio::time::sleep_until(not_before.into()).await;
         }
@@ -317,6 +268,7 @@ impl Connection {
         let live = Rc::new(Live::new(Link::new(client, &driver)));
         *self.client.borrow_mut() = Some(live.clone());
         self.set_waits(false);
+        self.failed_in_a_row.set(0);
         Ok(live)
     }
 
@@ -325,8 +277,14 @@ impl Connection {
         self.set_waits(true);
         self.failures.set(self.failures.get() + 1);
         self.failure.replace(Some(fault.again()));
-        self.not_before
-            .set(Some(Instant::now() + jittered(RECONNECT_JITTER)));
+        let doublings = self.failed_in_a_row.get().min(8);
+        self.failed_in_a_row.set(doublings + 1);
+        let pause = (RECONNECT_FIRST * (1 << doublings)).min(RECONNECT_MAX);
+        self.wait_before_reconnect(jittered(pause));
+    }
+
+    fn wait_before_reconnect(&self, pause: Duration) {
+        self.not_before.set(Some(Instant::now() + pause));
     }
 
     fn live(&self) -> Option<Rc<Live>> {
@@ -345,6 +303,7 @@ impl Connection {
             .is_some_and(|live| Rc::ptr_eq(live, broken));
         if is_current {
             self.reset();
+            self.wait_before_reconnect(random_part(RECONNECT_FIRST));
         }
     }
 
@@ -367,23 +326,21 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.set_waits(false);
-    }
-}
-
-/// Adds to the text of a lock error that another transaction still holds the lock.
-fn still_held(fault: Fault) -> Fault {
-    match fault {
-        Fault::Busy(message) => Fault::Busy(format!(
-            "another transaction holds a row or a key that this statement needs, and did not end in time: {message}"
-        )),
-        fault => fault,
+        if self.role == Role::Lease {
+            self.target.remove_worker();
+        }
     }
 }
 
 /// Returns a random part of a duration, at least half of the duration.
 fn jittered(pause: Duration) -> Duration {
+    pause / 2 + random_part(pause / 2)
+}
+
+/// Returns a random part of a duration.
+fn random_part(pause: Duration) -> Duration {
     let random = u32::try_from(RandomState::new().hash_one(()) % 1024).unwrap_or_default();
-    pause / 2 + pause / 2048 * random
+    pause / 1024 * random
 }
 
 /// Asks the server, in a background task, to cancel a statement that its caller has abandoned. A
@@ -403,4 +360,27 @@ pub(crate) fn cancel_in_background(
             tracing::debug!("could not cancel an abandoned statement on the server");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn processes_that_lose_the_database_together_reconnect_at_different_times() {
+        let first: BTreeSet<Duration> = (0..500).map(|_| random_part(RECONNECT_FIRST)).collect();
+        assert!(first.len() > 100, "{} different pauses", first.len());
+        assert!(first.iter().all(|pause| *pause < RECONNECT_FIRST));
+        let early = first.iter().filter(|pause| **pause < RECONNECT_FIRST / 2);
+        assert!((50..first.len() - 50).contains(&early.count()));
+        let later: BTreeSet<Duration> = (0..500).map(|_| jittered(RECONNECT_MAX)).collect();
+        assert!(later.len() > 100, "{} different pauses", later.len());
+        assert!(
+            later
+                .iter()
+                .all(|pause| (RECONNECT_MAX / 2..RECONNECT_MAX).contains(pause))
+        );
+    }
 }

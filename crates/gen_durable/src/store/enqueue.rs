@@ -10,7 +10,7 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     gather::{Asked, GATHERED_BYTES_MAX, Gather, fail_all},
-    pool::{Connections, Route},
+    pool::Connections,
     row::{Fields, check_count, named, unless_all},
     sql,
     target::Target,
@@ -117,25 +117,19 @@ impl<'a> NewInstanceColumns<'a> {
 /// statement. Enqueues with a key may have to wait for another transaction, so they share
 /// statements of their own.
 pub(crate) async fn one(pool: &Arc<Connections>, new: New) -> Result<Inserted, Error> {
-    let route = route(new.key.is_some());
-    let (answered, begins) = gather(pool, route).add(new);
+    let keyed = new.key.is_some();
+    let (answered, begins) = gather(pool, keyed).add(new);
     if begins {
         let flushed = pool.clone();
-        pool.post(route, move |connection| async move {
-            flush(&flushed, &connection, route).await
-        })?;
+        pool.post(move |connection| async move { flush(&flushed, &connection, keyed).await })?;
     }
     answered
         .await
         .map_err(|_| Error::broken("an enqueue got no result: the database thread has ended"))?
 }
 
-fn route(keyed: bool) -> Route {
-    if keyed { Route::Act } else { Route::Call }
-}
-
-fn gather(pool: &Arc<Connections>, route: Route) -> &Gather<New, Inserted> {
-    if route == Route::Act {
+fn gather(pool: &Arc<Connections>, keyed: bool) -> &Gather<New, Inserted> {
+    if keyed {
         &pool.gathers.keyed
     } else {
         &pool.gathers.plain
@@ -146,8 +140,8 @@ fn weight(new: &New) -> usize {
     new.state.get().len() + new.data.as_ref().map_or(0, |data| data.get().len())
 }
 
-async fn flush(pool: &Arc<Connections>, connection: &Connection, route: Route) {
-    while let Some(batch) = gather(pool, route).take(GATHERED_MAX, weight) {
+async fn flush(pool: &Arc<Connections>, connection: &Connection, keyed: bool) {
+    while let Some(batch) = gather(pool, keyed).take(GATHERED_MAX, weight) {
         match insert(
             connection,
             batch.iter().map(|asked| &asked.item),
@@ -171,7 +165,7 @@ async fn flush(pool: &Arc<Connections>, connection: &Connection, route: Route) {
                 for asked in batch {
                     // This code runs on the thread of the pool, so the pool still exists and `post`
                     // succeeds.
-                    drop(pool.post(route, move |connection| alone(connection, asked)));
+                    drop(pool.post(move |connection| alone(connection, asked)));
                 }
             }
             Err(fault) => fail_all(batch, &fault, "enqueue"),
@@ -184,7 +178,7 @@ async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
         &connection,
         std::iter::once(&asked.item),
         Placement::ByWorkers,
-        Patience::Bounded,
+        Patience::Again,
     )
     .await;
     asked.answer(first(inserted));
@@ -195,7 +189,6 @@ async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
 pub(crate) async fn many(pool: &Arc<Connections>, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
     let count = news.len();
     let bytes: usize = news.iter().map(weight).sum();
-    let may_wait = news.iter().any(New::is_keyed);
     let whole = |news: Vec<New>| {
         move |connection: Rc<Connection>| async move {
             insert(
@@ -210,7 +203,6 @@ pub(crate) async fn many(pool: &Arc<Connections>, news: Vec<New>) -> Result<Vec<
     let done = match (count, bytes) {
         // A batch of this size takes no longer than a batch of gathered single enqueues, so it may
         // use the same connection as the single enqueues.
-        (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if may_wait => pool.act(whole(news)).await?,
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) => pool.call(whole(news)).await?,
         (_, ..=GATHERED_BYTES_MAX) => pool.apart(whole(news)).await?,
         _ => {
@@ -323,6 +315,9 @@ enum Patience {
     /// The insert tries several times within a bounded time, until the transaction that has
     /// inserted the same key ends.
     Bounded,
+    /// The insert tries several times, and at once on the connection for statements that have met a
+    /// lock: the batch of the insert met one.
+    Again,
     /// The insert waits for the other transaction as long as any statement in the caller's open
     /// transaction would wait.
     Transaction,
@@ -353,6 +348,7 @@ async fn insert<'a>(
         let rows = match patience {
             Patience::None => connection.act_once(&KEYED_AT_ONCE, &[&document]).await?,
             Patience::Bounded => connection.act(&KEYED_AT_ONCE, &[&document]).await?,
+            Patience::Again => connection.act_again(&KEYED_AT_ONCE, &[&document]).await?,
             Patience::Transaction => connection.query(&KEYED, &[&document]).await?,
         };
         return read_keyed(&rows, news.count());

@@ -10,7 +10,7 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     gather::{Asked, fail_all},
-    pool::{Connections, Route},
+    pool::Connections,
     row::{check_count, column, columns, named, only, unless_all},
     sql,
     target::Target,
@@ -115,9 +115,7 @@ pub(crate) async fn one(pool: &Arc<Connections>, fact: NewEvent) -> Result<Place
     let (answered, begins) = pool.gathers.events.add(fact);
     if begins {
         let flushed = pool.clone();
-        pool.post(Route::Act, move |connection| async move {
-            flush(&flushed, &connection).await
-        })?;
+        pool.post(move |connection| async move { flush(&flushed, &connection).await })?;
     }
     answered
         .await
@@ -134,7 +132,13 @@ fn weight(fact: &NewEvent) -> usize {
 
 async fn flush(pool: &Arc<Connections>, connection: &Connection) {
     while let Some(batch) = pool.gathers.events.take(GATHERED_MAX, weight) {
-        match append(connection, batch.iter().map(|asked| &asked.item), false).await {
+        match append(
+            connection,
+            batch.iter().map(|asked| &asked.item),
+            Patience::None,
+        )
+        .await
+        {
             Ok(placed) => {
                 pool.log
                     .wake_readers(batch.iter().map(|asked| asked.item.tenant.as_str()));
@@ -153,7 +157,7 @@ async fn flush(pool: &Arc<Connections>, connection: &Connection) {
                     let log = pool.clone();
                     // This code runs on the thread of the pool, so the pool still exists and `post`
                     // succeeds.
-                    drop(pool.post(Route::Act, move |connection| async move {
+                    drop(pool.post(move |connection| async move {
                         alone(&log, &connection, asked).await
                     }));
                 }
@@ -164,7 +168,7 @@ async fn flush(pool: &Arc<Connections>, connection: &Connection) {
 }
 
 async fn alone(pool: &Arc<Connections>, connection: &Connection, asked: Asked<NewEvent, Placed>) {
-    let placed = append(connection, std::iter::once(&asked.item), true).await;
+    let placed = append(connection, std::iter::once(&asked.item), Patience::Again).await;
     pool.log
         .wake_readers(std::iter::once(asked.item.tenant.as_str()));
     asked.answer(first(placed));
@@ -185,7 +189,7 @@ pub(crate) async fn many(
     let log = pool.clone();
     let is_short = facts.len() <= GATHERED_MAX && bytes <= SHARED_BYTES_MAX;
     let act = move |connection: Rc<Connection>| async move {
-        let placed = append(&connection, facts.iter(), true).await;
+        let placed = append(&connection, facts.iter(), Patience::Bounded).await;
         if placed.is_ok() {
             log.log
                 .wake_readers(facts.iter().map(|fact| fact.tenant.as_str()));
@@ -193,7 +197,7 @@ pub(crate) async fn many(
         placed
     };
     let done = if is_short {
-        pool.act(act).await?
+        pool.call(act).await?
     } else {
         pool.apart(act).await?
     };
@@ -213,19 +217,30 @@ pub(crate) async fn within<T: Session>(
         .map_err(|fault| fault.into_error("record an event"))
 }
 
-/// Appends events in a transaction of its own. With `patient`, sends the statement again while
-/// another transaction holds a lock on the log head of a tenant.
+/// How long an append waits for another transaction that holds a lock on the log head of a tenant.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// The append tries once, and waits briefly.
+    None,
+    /// The append tries several times within a bounded time.
+    Bounded,
+    /// The append tries several times, and at once on the connection for statements that have met a
+    /// lock: the batch of the append met one.
+    Again,
+}
+
+/// Appends events in a transaction of its own.
 async fn append<'a>(
     connection: &Connection,
     facts: impl Iterator<Item = &'a NewEvent> + Clone,
-    patient: bool,
+    patience: Patience,
 ) -> Result<Vec<Placed>, Fault> {
     let columns = NewEventColumns::of(facts, "wait");
     let params = columns.params();
-    let rows = if patient {
-        connection.act(&APPEND, &params).await?
-    } else {
-        connection.act_once(&APPEND, &params).await?
+    let rows = match patience {
+        Patience::None => connection.act_once(&APPEND, &params).await?,
+        Patience::Bounded => connection.act(&APPEND, &params).await?,
+        Patience::Again => connection.act_again(&APPEND, &params).await?,
     };
     check_count("events", columns.names.len(), rows.len())?;
     rows.iter()

@@ -9,7 +9,7 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     gather::fail_all,
-    pool::{Connections, Route},
+    pool::Connections,
     pulse,
     row::{named, parsed},
     sql,
@@ -199,9 +199,7 @@ pub(crate) async fn end_of(pool: &Arc<Connections>, id: i64) -> Result<Option<En
     let (answered, begins) = pool.gathers.ends.add(id);
     if begins {
         let flushed = pool.clone();
-        pool.post(Route::Call, move |connection| async move {
-            answer_all(&flushed, &connection).await
-        })?;
+        pool.post(move |connection| async move { answer_all(&flushed, &connection).await })?;
     }
     answered.await.map_err(|_| {
         Error::broken(

@@ -13,6 +13,8 @@ use tokio_postgres::Client;
 pub(crate) struct Link {
     client: Client,
     driver: AbortHandle,
+    /// True if the driver task ends by itself, because the owner dropped the client.
+    closes_itself: bool,
 }
 
 impl Link {
@@ -20,7 +22,14 @@ impl Link {
         Link {
             client,
             driver: driver.abort_handle(),
+            closes_itself: false,
         }
+    }
+
+    /// Closes the connection in an orderly way: the driver task tells the server, and ends. No
+    /// statement may be under way.
+    pub(crate) fn close(mut self) {
+        self.closes_itself = true;
     }
 
     /// Closes the connection now, even if other callers wait for replies on it.
@@ -38,6 +47,8 @@ impl Deref for Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.driver.abort();
+        if !self.closes_itself {
+            self.driver.abort();
+        }
     }
 }

@@ -6,8 +6,10 @@
 //! statements (the pick, and the writes of step results) call functions of the schema, because a
 //! function has planner settings of its own.
 
+pub(crate) mod calls;
 pub(crate) mod commit;
 pub(crate) mod connection;
+pub(crate) mod extra;
 pub(crate) mod fault;
 pub(crate) mod gather;
 pub(crate) mod link;

@@ -1,20 +1,20 @@
-//! The connections of a pool to the database: a few for calls, in classes by how
-//! long a call may wait, and a few for transactions.
+//! The connections of a pool to the database: one for short calls, up to two more for calls that
+//! take long or wait for a lock, and a few for transactions.
 
 use std::{
-    cell::RefCell,
     fmt,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use futures_util::future::LocalBoxFuture;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_postgres::Client;
 
 use super::{
+    calls::{Call, Calls},
     connection::Connection,
+    extra::{EXTRA_MAX, Extra},
     fault::Fault,
     gather::Gathers,
     link::Link,
@@ -38,13 +38,15 @@ pub(crate) struct Connections {
     /// The channel to the thread that makes the calls of the pool. Calls have a thread of their
     /// own, because on a multi-threaded runtime, a switch between threads for every protocol
     /// message costs more than the statement.
-    calls: mpsc::UnboundedSender<(Route, Call)>,
+    calls: Calls,
+    /// Permits for the further connections of the pool, for calls that take long or wait for a
+    /// lock.
+    extra: Arc<Semaphore>,
     /// The runtime of the thread that makes the calls. The same runtime drives the connections of
     /// transactions.
     pub(crate) runtime: tokio::runtime::Handle,
-    /// Open connections without a transaction, on which a transaction can begin. No code holds the
-    /// mutex over an await.
-    idle: Mutex<Vec<Link>>,
+    /// Open connections without a transaction, on which a transaction can begin.
+    idle: Arc<Idle>,
     /// Permits for transactions of the pool, and the total number of permits. Code holds the mutex
     /// of the total only briefly.
     permits: Arc<Semaphore>,
@@ -68,46 +70,27 @@ pub(crate) struct Limits {
     pub(crate) traceparent: Option<fn() -> Option<String>>,
 }
 
-/// The connection class of a call, which selects the connection that carries the call. The pool
-/// opens each connection when a call first needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// The connection class for statements that read by a key and wait for no lock of a caller.
-    /// These statements are pipelined on one connection.
-    Call,
-    /// The connection class for statements that may wait for a lock that another transaction holds.
-    /// These statements are pipelined on one connection, and each waits for a lock only briefly
-    /// ([`Connection::act`]).
-    Act,
-    /// The connection class for statements of any duration, such as queries for people and large
-    /// batches. Each such statement has one of [`APART_MAX`] connections to itself.
-    Apart,
-    /// The connection class for calls of the loops of an engine. Such a call never waits behind a
-    /// call of the host.
-    Engine,
-}
-
-/// The number of statements of the connection class `Apart` that run at the same time. A further
-/// statement waits until one of them has ended.
-pub(crate) const APART_MAX: usize = 3;
-/// The largest number of connections that a pool opens for calls of the host. Connections for
-/// transactions and for engines are not counted.
-pub(crate) const CALLS_MAX: usize = 2 + APART_MAX;
-
-type Call = Box<dyn FnOnce(Rc<Connection>) -> LocalBoxFuture<'static, ()> + Send>;
+/// The largest number of connections that a pool opens for calls of the host: one for short
+/// statements, and the further ones. Connections for transactions and for engines are not counted.
+pub(crate) const CALLS_MAX: usize = 1 + EXTRA_MAX;
+/// How long a call of any duration waits for one of the further connections.
+const APART_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Connections {
-    /// Starts the thread for calls. The first call of each connection class connects. At most
-    /// `transactions` transactions are open at once.
+    /// Starts the thread for calls. The first call connects. At most `transactions` transactions
+    /// are open at once.
     pub(crate) fn open(target: Target, transactions: usize) -> Result<Arc<Connections>, Error> {
         let target = Arc::new(target);
-        let (calls, receiver) = mpsc::unbounded_channel();
-        let runtime = start_calls(target.clone(), receiver)?;
+        let (calls, receiver) = Calls::channel();
+        let extra = Arc::new(Semaphore::new(EXTRA_MAX));
+        let idle = Arc::new(Idle::default());
+        let runtime = start_calls(target.clone(), receiver, extra.clone(), idle.clone())?;
         Ok(Arc::new(Connections {
             target,
             calls,
+            extra,
             runtime,
-            idle: Mutex::default(),
+            idle,
             permits: Arc::new(Semaphore::new(transactions.max(1))),
             transactions: Mutex::new(transactions.max(1)),
             wakes: Mutex::default(),
@@ -174,7 +157,7 @@ impl Connections {
     async fn begin_on_a_connection(&self) -> Result<Link, Fault> {
         // An idle connection may have broken since a transaction last used it. If all idle
         // connections are broken, the pool opens a new connection.
-        while let Some(client) = self.take_idle() {
+        while let Some(client) = self.idle.take() {
             if !client.is_closed() && begin(&client, &self.target).await.is_ok() {
                 return Ok(client);
             }
@@ -189,74 +172,59 @@ impl Connections {
         Ok(client)
     }
 
-    /// Runs a statement of the connection class `Call`: it reads by a key and waits for no lock.
+    /// Runs short statements on the connection that all callers share. A statement that may wait
+    /// for a lock of another transaction goes through [`Connection::act`].
     pub(crate) async fn call<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = T> + 'static,
     {
-        self.on_route(Route::Call, act).await
+        self.calls.call(act).await
     }
 
-    /// Runs statements of the connection class `Act`, which may wait for a lock of another
-    /// transaction.
-    pub(crate) async fn act<T, F, Fut>(&self, act: F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
-        Fut: Future<Output = T> + 'static,
-    {
-        self.on_route(Route::Act, act).await
-    }
-
-    /// Runs statements of the connection class `Apart`, which may take long.
+    /// Runs statements of any duration, such as queries for people and large batches, on a
+    /// connection that this call has to itself.
+    ///
+    /// # Errors
+    ///
+    /// Fails if other calls use all further connections of the pool for a minute.
     pub(crate) async fn apart<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = T> + 'static,
     {
-        self.on_route(Route::Apart, act).await
-    }
-
-    /// Runs a statement for a loop of an engine, on the connection class `Engine`.
-    pub(crate) async fn call_for_engine<T, F, Fut>(&self, act: F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
-        Fut: Future<Output = T> + 'static,
-    {
-        self.on_route(Route::Engine, act).await
-    }
-
-    async fn on_route<T, F, Fut>(&self, route: Route, act: F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
-        Fut: Future<Output = T> + 'static,
-    {
-        let (answer, answer_received) = oneshot::channel();
-        self.post(route, move |connection| async move {
-            // The send fails if the caller has dropped its future. The statement has run even then.
-            drop(answer.send(act(connection).await));
-        })?;
-        answer_received
-            .await
-            .map_err(|_| Error::broken("the database thread of the pool has ended"))
+        let waiting = tokio::time::timeout(APART_TIMEOUT, self.extra.clone().acquire_owned());
+        let permit = match waiting.await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => return Err(Error::broken("the pool's semaphore was closed")),
+            Err(_) => {
+                return Err(Error::new(
+                    ErrorKind::Transient,
+                    format!(
+                        "no connection was free for this call within {APART_TIMEOUT:?}: reads, operator calls and large batches of a process share {EXTRA_MAX} connections, and calls that wait for a lock use one of them; try again, or use another pool (`Pool::beside`)"
+                    ),
+                ));
+            }
+        };
+        self.call(move |first| async move {
+            match first.extra().map(|extra| extra.take(permit)) {
+                Some(own) => act(own.connection.clone()).await,
+                None => act(first).await,
+            }
+        })
+        .await
     }
 
     /// Sends a call to the thread that makes the calls, and does not wait for the outcome of the
     /// call.
-    pub(crate) fn post<F, Fut>(&self, route: Route, act: F) -> Result<(), Error>
+    pub(crate) fn post<F, Fut>(&self, act: F) -> Result<(), Error>
     where
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = ()> + 'static,
     {
-        let call: Call = Box::new(move |connection| Box::pin(act(connection)));
-        self.calls
-            .send((route, call))
-            .map_err(|_| Error::broken("the database thread of the pool has ended"))
+        self.calls.post(act)
     }
 
     /// Registers an engine of this process. Clients wake the engine after they enqueued instances
@@ -300,16 +268,40 @@ impl Connections {
     }
 
     pub(crate) fn keep(&self, client: Link) {
-        self.idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(client);
+        self.idle.put(client);
     }
-    fn take_idle(&self) -> Option<Link> {
-        self.idle
+}
+
+/// The connections of a pool that were opened for transactions and have none. No code holds the
+/// mutex over an await.
+#[derive(Default)]
+struct Idle(Mutex<Vec<(Link, Instant)>>);
+
+impl Idle {
+    fn put(&self, client: Link) {
+        self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .pop()
+            .push((client, Instant::now()));
+    }
+
+    /// Removes the connection that was used last. The caller is its only user.
+    fn take(&self) -> Option<Link> {
+        let (client, _) = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop()?;
+        Some(client)
+    }
+
+    /// Closes the connections that have been idle for this long.
+    fn close(&self, idle_after: Duration) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extract_if(.., |(_, since)| since.elapsed() >= idle_after)
+            .for_each(|(client, _)| client.close());
     }
 }
 
@@ -327,7 +319,9 @@ impl fmt::Debug for Connections {
 /// pool is dropped.
 fn start_calls(
     target: Arc<Target>,
-    mut calls: mpsc::UnboundedReceiver<(Route, Call)>,
+    mut calls: mpsc::UnboundedReceiver<Call>,
+    permits: Arc<Semaphore>,
+    idle: Arc<Idle>,
 ) -> Result<tokio::runtime::Handle, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -345,25 +339,20 @@ fn start_calls(
         .spawn(move || {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
-                let call_connection = Rc::new(Connection::new(target.clone()));
-                let act_connection = Rc::new(Connection::new(target.clone()));
-                let engine_connection = Rc::new(Connection::new(target.clone()));
-                let apart = Rc::new(Apart::new(target));
-                while let Some((route, call)) = calls.recv().await {
-                    // Concurrent calls of the connection class `Call`, `Act` or `Engine` share the
-                    // connection of that class, and their statements are pipelined.
-                    match route {
-                        Route::Call => tokio::task::spawn_local(call(call_connection.clone())),
-                        Route::Act => tokio::task::spawn_local(call(act_connection.clone())),
-                        Route::Engine => tokio::task::spawn_local(call(engine_connection.clone())),
-                        Route::Apart => {
-                            let apart = apart.clone();
-                            tokio::task::spawn_local(async move {
-                                let own = apart.take().await;
-                                call(own.connection.clone()).await;
-                            })
-                        }
-                    };
+                let extra = Extra::new(target.clone(), permits);
+                let connection = Rc::new(Connection::for_calls(target.clone(), extra));
+                connection.clone().close_when_idle_in_background();
+                let mut check = tokio::time::interval(target.idle_after());
+                loop {
+                    tokio::select! {
+                        call = calls.recv() => match call {
+                            // Concurrent calls share the connection, and their statements are
+                            // pipelined.
+                            Some(call) => drop(tokio::task::spawn_local(call(connection.clone()))),
+                            None => return,
+                        },
+                        _ = check.tick() => idle.close(target.idle_after()),
+                    }
                 }
             });
         })
@@ -375,50 +364,4 @@ fn start_calls(
             )
         })?;
     Ok(handle)
-}
-
-/// The connections of the class `Apart`, each of which serves one call at a time. The next call
-/// uses the connection that was used last, so that the pool opens a second connection only if two
-/// calls overlap.
-struct Apart {
-    target: Arc<Target>,
-    free: RefCell<Vec<Rc<Connection>>>,
-    permits: Semaphore,
-}
-
-impl Apart {
-    fn new(target: Arc<Target>) -> Apart {
-        Apart {
-            target,
-            free: RefCell::default(),
-            permits: Semaphore::new(APART_MAX),
-        }
-    }
-
-    async fn take(self: &Rc<Self>) -> Own {
-        // No code closes the semaphore, so `acquire` does not fail.
-        if let Ok(permit) = self.permits.acquire().await {
-            permit.forget();
-        }
-        let free = self.free.borrow_mut().pop();
-        let connection = free.unwrap_or_else(|| Rc::new(Connection::new(self.target.clone())));
-        Own {
-            connection,
-            all: self.clone(),
-        }
-    }
-}
-
-/// A connection that one call uses alone. When the call ends, in whatever way, `drop` returns the
-/// connection to `Apart`.
-struct Own {
-    connection: Rc<Connection>,
-    all: Rc<Apart>,
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        self.all.free.borrow_mut().push(self.connection.clone());
-        self.all.permits.add_permits(1);
-    }
 }

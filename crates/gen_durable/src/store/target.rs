@@ -25,6 +25,10 @@ use crate::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a statement may take, unless the settings of an engine say otherwise.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that no caller has used for this long is closed, and a worker that has had nothing
+/// to do for this long rests. The time is long compared with the cost of a connection, so that a
+/// process with little work does not reconnect all the time.
+const IDLE_AFTER: Duration = Duration::from_secs(30);
 /// The operating system reports a connection over a silent network as lost after about this time.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -49,6 +53,10 @@ pub(crate) struct Target {
     /// How many connections that renew a lease wait to open after a failed attempt. While the
     /// number is not zero, the loops of engines open no connections.
     leases_waiting: AtomicUsize,
+    /// How many workers of this process use the target.
+    workers: AtomicUsize,
+    /// How long a connection is idle before it is closed.
+    idle_after: Duration,
 }
 
 impl Target {
@@ -97,6 +105,8 @@ impl Target {
             lost_contact_ms: AtomicU64::new(0),
             created_at: Instant::now(),
             leases_waiting: AtomicUsize::new(0),
+            workers: AtomicUsize::new(0),
+            idle_after: IDLE_AFTER,
         })
     }
 
@@ -115,6 +125,8 @@ impl Target {
             lost_contact_ms: AtomicU64::new(0),
             created_at: Instant::now(),
             leases_waiting: AtomicUsize::new(0),
+            workers: AtomicUsize::new(0),
+            idle_after: self.idle_after,
         }
     }
 
@@ -122,6 +134,13 @@ impl Target {
     #[cfg(feature = "testing")]
     pub(crate) fn for_user(mut self, user: &str) -> Target {
         self.config.user(user);
+        self
+    }
+
+    /// Returns a target with connections that are closed after another time without use.
+    #[cfg(feature = "testing")]
+    pub(crate) fn idle_for(mut self, idle_after: Duration) -> Target {
+        self.idle_after = idle_after;
         self
     }
 
@@ -247,6 +266,23 @@ impl Target {
             AtomicUsize::fetch_sub
         };
         change(&self.leases_waiting, 1, Ordering::Relaxed);
+    }
+
+    /// Returns how long a connection is idle before it is closed, and how long a worker has nothing
+    /// to do before it rests.
+    pub(crate) fn idle_after(&self) -> Duration {
+        self.idle_after
+    }
+
+    /// Returns whether a worker of this process uses the target.
+    pub(crate) fn has_worker(&self) -> bool {
+        self.workers.load(Ordering::Relaxed) > 0
+    }
+    pub(crate) fn add_worker(&self) {
+        self.workers.fetch_add(1, Ordering::Relaxed);
+    }
+    pub(crate) fn remove_worker(&self) {
+        self.workers.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn lost_contact(&self) {

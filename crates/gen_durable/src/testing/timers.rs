@@ -42,7 +42,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let (expired, _) = timer::expire(&connection, i32::MAX, Range::ALL).await?;
             let names = schedules.names();
             let (due, now) = timer::due(&connection, i32::MAX, Range::ALL, &names, &[]).await?;
-            let done = timer_loop::fire_all(&connection, &schedules, &due, now, limit).await?;
+            let decided = timer_loop::decide(&schedules, &due, now, limit);
+            let done = timer_loop::fire_all(&connection, decided).await?;
             assert!(
                 done.broken.is_empty(),
                 "these timers cannot be fired: {:?}",

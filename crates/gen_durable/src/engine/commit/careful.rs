@@ -1,4 +1,4 @@
-//! Writes step results although other transactions hold locks: locks the free rows first, divides
+//! Writes step results although other transactions hold locks: finds the locked rows first, divides
 //! batches, and sets aside the results that have to wait.
 
 use std::collections::HashSet;
@@ -13,52 +13,37 @@ use crate::{
     },
 };
 
-/// Writes a batch of step results in one transaction that does not wait for instance rows. The
-/// transaction first locks, in order and with `SKIP LOCKED`, every instance row that the batch
-/// touches, and then writes the results for which it has locked all rows. Returns also the ids of
-/// the results that it has not written.
+/// Writes the step results of a batch that touch no locked instance row. A first statement finds
+/// the rows that another transaction has locked, without waiting, and a second one writes the other
+/// results. Returns also the ids of the results that it has not written.
+///
+/// The two statements are two transactions, because other loops send statements on the same
+/// connection between them. If another transaction locks a row in the meantime, the second
+/// statement fails as `Busy`, and the caller divides the batch.
 pub(super) async fn carefully(
     connection: &Connection,
     batch: &[FinishedStep],
     lock_timeout: &'static str,
 ) -> Result<(Written, HashSet<i64>), Fault> {
     let ids: Vec<i64> = batch.iter().flat_map(touched).collect();
-    let locked = async {
-        connection.batch("begin").await?;
-        commit::lock(connection, &ids).await
+    // The first statement writes nothing, so its outcome is never unknown.
+    let held = commit::locked(connection, &ids)
+        .await
+        .map_err(Fault::before_any_write)?;
+    let locked = batch
+        .iter()
+        .filter(|ended| touched(ended).any(|id| held.contains(&id)));
+    let locked: HashSet<i64> = locked.map(|ended| ended.result.claim.id).collect();
+    let mut free = batch
+        .iter()
+        .map(|ended| &ended.result)
+        .filter(|result| !locked.contains(&result.claim.id))
+        .peekable();
+    let written = match free.peek() {
+        Some(_) => commit::write(connection, free, None, lock_timeout).await?,
+        None => Written::default(),
     };
-    let written = async {
-        // Up to this point the transaction has only locked instance rows and written nothing, even
-        // if the connection was lost.
-        let held = locked.await.map_err(Fault::before_any_write)?;
-        let locked = batch
-            .iter()
-            .filter(|ended| touched(ended).any(|id| held.contains(&id)));
-        let locked: HashSet<i64> = locked.map(|ended| ended.result.claim.id).collect();
-        let mut free = batch
-            .iter()
-            .map(|ended| &ended.result)
-            .filter(|result| !locked.contains(&result.claim.id))
-            .peekable();
-        let written = match free.peek() {
-            Some(_) => commit::write(connection, free, None, lock_timeout).await?,
-            None => Written::default(),
-        };
-        connection.batch("commit").await?;
-        Ok((written, locked))
-    };
-    let outcome = written.await;
-    // The committer rolls a failed transaction back. If the rollback fails too, the committer must
-    // not use the connection any more.
-    let is_whole = match &outcome {
-        Ok(_) => true,
-        Err(Fault::Lost(_) | Fault::Away(_)) => false,
-        Err(_) => connection.batch("rollback").await.is_ok(),
-    };
-    if !is_whole {
-        connection.reset();
-    }
-    outcome
+    Ok((written, locked))
 }
 
 /// Returns the ids of the instances with rows that a step result will lock: the instance itself,

@@ -63,6 +63,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Ar
         rounds.run_due(Instant::now()).await;
         while let Some((key, work)) = rounds.schedule.next() {
             let report = report.clone();
+            core.record_work();
             super::spawn::on_host(&core, async move {
                 let ended = work.await;
                 let _ = report.send((key, ended));

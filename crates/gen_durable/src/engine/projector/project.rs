@@ -17,6 +17,7 @@ use crate::{
     projection::{OnVersionChange, PoisonPolicy, ProjectionContext},
     settings::Settings,
     store::{
+        calls::Calls,
         connection::Connection,
         fault::Fault,
         projections::{self, Fate, Move, OpenScope, OpenedScope, ScopeVerdict, Swept},
@@ -56,6 +57,9 @@ pub(super) const LONG_PAUSE: Duration = Duration::from_secs(30);
 pub(crate) struct Projector {
     pub(crate) pool: Pool,
     pub(crate) target: Arc<Target>,
+    /// The channel to the connections of the engine. Without an engine, in a lab, the calls go
+    /// through the pool.
+    calls: Option<Calls>,
     /// The id of this worker. A batch writes it into the row of the scope as the owner.
     pub(crate) worker: String,
     pub(crate) readers: Vec<Arc<dyn Reader>>,
@@ -82,6 +86,7 @@ pub(crate) enum BatchOutcome {
 impl Projector {
     pub(crate) fn new(
         pool: Pool,
+        calls: Option<Calls>,
         worker: String,
         readers: Vec<Arc<dyn Reader>>,
         settings: &Settings,
@@ -89,6 +94,7 @@ impl Projector {
         Projector {
             target: pool.connections.target.clone(),
             pool,
+            calls,
             worker,
             readers,
             batch: i32::try_from(settings.projection_batch).unwrap_or(i32::MAX),
@@ -383,11 +389,11 @@ impl Projector {
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool
-            .connections
-            .call_for_engine(act)
-            .await
-            .map_err(|error: Error| Fault::Away(chain(&error)))?
+        let called = match &self.calls {
+            Some(calls) => calls.call(act).await,
+            None => self.pool.connections.call(act).await,
+        };
+        called.map_err(|error: Error| Fault::Away(chain(&error)))?
     }
 }
 

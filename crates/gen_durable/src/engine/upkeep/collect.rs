@@ -14,6 +14,9 @@ use crate::{
 
 /// Maximum number of settled instances, timers or signals that upkeep deletes in one statement.
 const COLLECT_BATCH: i32 = 1_000;
+/// As `COLLECT_BATCH`, while the worker rests: the statement then uses the connection of the picker
+/// and must be short. If it finds rows, the next one uses another connection.
+const COLLECT_BATCH_AT_REST: i32 = 20;
 /// Upkeep keeps settled instances beyond their retention if a live parent may read them. It checks
 /// these instances again after this many times `collect_every`.
 const COLLECT_PASS_PAUSE: u32 = 10;
@@ -37,22 +40,31 @@ impl Default for Collector {
 impl Collector {
     /// Deletes a page of each kind of rows. Returns whether there may be more rows to delete.
     pub(super) async fn collect(&mut self, core: &Core, connection: &Connection) -> bool {
-        let instances = collect_instances(core, connection).await;
-        let timers = collect_timers(core, connection, &mut self.timers_to).await;
-        let signals = collect_signals(core, connection, &mut self.signals_to).await;
-        instances || timers || signals
+        let limit = if core.rests() {
+            COLLECT_BATCH_AT_REST
+        } else {
+            COLLECT_BATCH
+        };
+        let instances = collect_instances(core, connection, limit).await;
+        let timers = collect_timers(core, connection, limit, &mut self.timers_to).await;
+        let signals = collect_signals(core, connection, limit, &mut self.signals_to).await;
+        let more = instances || timers || signals;
+        if more {
+            core.record_work();
+        }
+        more
     }
 }
 
 /// Deletes a page of settled instances after the end of their retention. Returns whether there may
 /// be more instances to delete.
-async fn collect_instances(core: &Core, connection: &Connection) -> bool {
+async fn collect_instances(core: &Core, connection: &Connection, limit: i32) -> bool {
     let pause = core.settings.collect_every * COLLECT_PASS_PAUSE;
     match collect(
         connection,
         core.settings.retentions(),
         pause.as_secs_f64(),
-        COLLECT_BATCH,
+        limit,
     )
     .await
     {
@@ -73,18 +85,23 @@ async fn collect_instances(core: &Core, connection: &Connection) -> bool {
 
 /// Deletes fired, missed and cancelled timers past their retention, in the order in which they
 /// ended. Returns whether there may be more timers to delete.
-async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
+async fn collect_timers(
+    core: &Core,
+    connection: &Connection,
+    limit: i32,
+    from: &mut Timestamp,
+) -> bool {
     let Some(retention) = core.settings.timer_retention else {
         return false;
     };
-    match timer::collect(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
+    match timer::collect(connection, *from, retention.as_secs_f64(), limit).await {
         Ok((0, _)) => {
             *from = Timestamp::UNIX_EPOCH;
             false
         }
         Ok((count, to)) => {
             *from = to.unwrap_or(*from);
-            count >= COLLECT_BATCH.into()
+            count >= limit.into()
         }
         Err(fault) => {
             tracing::debug!(error = fault.message(), "could not collect timers");
@@ -95,19 +112,23 @@ async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timesta
 
 /// Deletes consumed signals that are kept for their dedup keys, in the order of their consumption.
 /// Returns whether there may be more signals to delete.
-async fn collect_signals(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
+async fn collect_signals(
+    core: &Core,
+    connection: &Connection,
+    limit: i32,
+    from: &mut Timestamp,
+) -> bool {
     let Some(retention) = core.settings.dedup_retention else {
         return false;
     };
-    match collect::collect_signals(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await
-    {
+    match collect::collect_signals(connection, *from, retention.as_secs_f64(), limit).await {
         Ok((0, _)) => {
             *from = Timestamp::UNIX_EPOCH;
             false
         }
         Ok((count, to)) => {
             *from = to.unwrap_or(*from);
-            count >= COLLECT_BATCH.into()
+            count >= limit.into()
         }
         Err(fault) => {
             tracing::debug!(

@@ -1,6 +1,6 @@
 //! Upkeep: reaps expired workers, sweeps for rows that the picker missed, deletes old rows, and
-//! commits step results that waited for locks of other transactions. Upkeep is one loop on a thread
-//! of its own, and every task has its own interval.
+//! commits step results that waited for locks of other transactions. Upkeep is one loop, and every
+//! task has its own interval.
 
 mod collect;
 mod measure;
@@ -8,12 +8,16 @@ mod reap;
 mod sweep;
 
 use std::{
+    rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use self::collect::Collector;
-use super::{commit, core::Core, fleet::FOLLOWER_UPKEEP, stuck};
+use super::{
+    commit, connections::EngineConnections, core::Core, fleet::FOLLOWER_UPKEEP, start::leased,
+    stuck,
+};
 use crate::{
     settings::Settings,
     store::{connection::Connection, fault::Fault, lane},
@@ -48,8 +52,9 @@ const BLOCKED_EVERY: Duration = Duration::from_millis(50);
 const BLOCKED_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// Runs all upkeep tasks until the engine has stopped.
-pub(crate) async fn run(core: Arc<Core>) {
-    let mut upkeep = Upkeep::new(core);
+pub(crate) async fn run(core: Arc<Core>, connections: Rc<EngineConnections>) {
+    leased(&core).await;
+    let mut upkeep = Upkeep::new(core, connections);
     while upkeep.wait().await {
         let now = Instant::now();
         upkeep.follow_fleet(now);
@@ -77,7 +82,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// The state of the upkeep loop.
 struct Upkeep {
     core: Arc<Core>,
-    connection: Connection,
+    connections: Rc<EngineConnections>,
     due: DueTasks,
     /// Delay before the next attempt to commit step results that wait for a lock.
     blocked_pause: Duration,
@@ -92,9 +97,9 @@ struct Upkeep {
 }
 
 impl Upkeep {
-    fn new(core: Arc<Core>) -> Upkeep {
+    fn new(core: Arc<Core>, connections: Rc<EngineConnections>) -> Upkeep {
         Upkeep {
-            connection: Connection::for_loop(core.target.clone()),
+            connections,
             due: DueTasks::new(Instant::now(), &core.settings),
             blocked_pause: BLOCKED_EVERY,
             repair_cursor: lane::RepairCursor::default(),
@@ -143,7 +148,7 @@ impl Upkeep {
         if self.due.blocked.is_some_and(|at| at <= now) {
             self.due.blocked = self.commit_blocked().await;
         }
-        let (core, connection) = (&self.core, &self.connection);
+        let (core, connection) = (&self.core, &self.connections.side());
         if self.due.release.is_some_and(|at| at <= now) {
             report(
                 "release the lanes and partition keys of cancelled instances",
@@ -164,7 +169,7 @@ impl Upkeep {
     /// Runs the due tasks that release claims and find runnable instances: overdue claims, the
     /// sweep, and the reaper.
     async fn find_instances(&mut self, now: Instant) {
-        let (core, connection) = (&self.core, &self.connection);
+        let (core, connection) = (&self.core, &self.connections.side());
         if self.due.overdue <= now {
             report(
                 "release claims that wait too long",
@@ -189,7 +194,7 @@ impl Upkeep {
             let is_rare_turn = self.reaps.is_multiple_of(FOLLOWER_UPKEEP);
             self.reaps = self.reaps.wrapping_add(1);
             if core.fleet.is_first() || is_rare_turn {
-                report("reap", reap::reap(core, connection).await);
+                report("reap", reap::reap(core, &self.connections).await);
             }
             // A claim can only be lost while there is work.
             if core.fleet.idle() < core.settings.orphan_after() * 2 || is_rare_turn {
@@ -208,17 +213,18 @@ impl Upkeep {
 
     /// Repairs lanes and partition keys and retries stuck rows, if that is due.
     async fn repair(&mut self, now: Instant) {
+        let connection = &self.connections.side();
         if self.due.repair <= now {
             report(
                 "repair lanes and partition keys",
-                repair_lanes(&self.connection, &mut self.repair_cursor).await,
+                repair_lanes(connection, &mut self.repair_cursor).await,
             );
             self.due.repair = Instant::now() + self.core.fleet.upkeep(REPAIR_EVERY);
         }
         if self.due.stuck <= now {
             report(
                 "retry stuck rows",
-                stuck::retry(&self.core, &self.connection, &mut self.stuck_after).await,
+                stuck::retry(&self.core, connection, &mut self.stuck_after).await,
             );
             self.due.stuck =
                 Instant::now() + self.core.fleet.upkeep(self.core.settings.stuck_retry_every);
@@ -227,7 +233,7 @@ impl Upkeep {
 
     /// Deletes rows past their retention and measures the queues, if that is due.
     async fn collect_and_measure(&mut self, now: Instant) {
-        let (core, connection) = (&self.core, &self.connection);
+        let (core, connection) = (&self.core, &self.connections.side());
         if self.due.collect <= now {
             let more = self.collector.collect(core, connection).await;
             self.due.collect = Instant::now()
@@ -249,7 +255,7 @@ impl Upkeep {
     /// Tries to commit the step results that wait for a lock of another transaction. Returns the
     /// time of the next attempt, if any results are left.
     async fn commit_blocked(&mut self) -> Option<Instant> {
-        let is_away = !commit::write_blocked(&self.core, &self.connection).await;
+        let is_away = !commit::write_blocked(&self.core, &self.connections).await;
         self.blocked_pause = if is_away {
             (self.blocked_pause * 2).min(BLOCKED_EVERY_MAX)
         } else {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{core::Core, failures::InstanceFailure},
+    engine::{connections::EngineConnections, core::Core, failures::InstanceFailure},
     id::Status,
     store::{connection::Connection, fault::Fault, lease, pick::release_claims},
 };
@@ -15,7 +15,8 @@ const REAP_BATCH: i32 = 500;
 /// Makes the instances of expired workers runnable. The reaper does nothing for the time of one
 /// lease after this process lost contact with the database, because every worker must have had the
 /// chance to renew its lease.
-pub(super) async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
+pub(super) async fn reap(core: &Arc<Core>, connections: &EngineConnections) -> Result<(), Fault> {
+    let connection = &connections.side();
     // Only a loss of the lease connection counts as a loss of contact, because the engine closes
     // other connections after a slow statement too.
     let lost_contact = || !core.renews() || core.target.lost_contact_within(core.settings.lease);
@@ -36,7 +37,9 @@ pub(super) async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<()
     }
     let mut refused = Ok(());
     for worker in expired {
-        match reap_one(core, connection, &worker).await {
+        // The claims of an expired worker may be many.
+        core.record_work();
+        match reap_one(core, &connections.side(), &worker).await {
             // An error for one expired worker must not keep the reaper from the instances of other
             // expired workers.
             Err(fault @ (Fault::Refused { .. } | Fault::Busy(_))) => refused = Err(fault),

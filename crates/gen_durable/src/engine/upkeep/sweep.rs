@@ -85,6 +85,9 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
         Err(fault) if set_aside(core, connection, &wanted, &fault).await => return Ok(false),
         picked => picked?,
     };
+    if !picked.rows.is_empty() {
+        core.record_work();
+    }
     for row in picked.rows {
         // The picker has missed the row that this sweep has claimed. It may have missed many
         // others, for example of a large transaction that committed late, so the hint moves the

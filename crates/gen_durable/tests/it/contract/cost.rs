@@ -110,7 +110,12 @@ async fn a_running_engine_needs_fewer_than_200_picks_and_commits_for_2001_jobs()
     let sent = lab.statements();
     let hot = sent["pick.sql"] + sent["write_step_results.sql"];
     assert!(hot < 200, "2,001 jobs took {hot} statements: {sent:?}");
-    for name in ["release_claims.sql", "resolve.sql", "lock.sql", "reap.sql"] {
+    for name in [
+        "release_claims.sql",
+        "resolve.sql",
+        "locked.sql",
+        "reap.sql",
+    ] {
         assert_eq!(sent.get(name), None, "{sent:?}");
     }
 }

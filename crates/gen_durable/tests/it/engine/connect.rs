@@ -29,15 +29,12 @@ impl Job for Hello {
 }
 
 #[tokio::test]
-async fn a_process_uses_at_most_eight_connections_and_two_more_with_lanes() {
-    // A process has one connection each for the lease, picks, commits, timers, upkeep, the calls of
-    // the engine, the calls of the client, and one transaction of a step.
+async fn a_process_with_a_worker_a_client_and_a_transaction_uses_at_most_eight_connections() {
+    // A worker has up to four connections, a client up to three, and the step has a transaction.
     let plain = most_connections(|_| Hello { lane: None }).await;
     assert!((4..=8).contains(&plain), "{plain} connections");
-    // With lanes a process has two more connections: a second one for commits, and one for acts of
-    // the client that may wait for a lock.
     let laned = most_connections(|n| Hello { lane: Some(n % 10) }).await;
-    assert!((4..=10).contains(&laned), "{laned} connections");
+    assert!((4..=8).contains(&laned), "{laned} connections with lanes");
 }
 
 async fn most_connections(job: impl Fn(u8) -> Hello) -> i64 {

@@ -6,6 +6,7 @@ mod batches;
 mod bounds;
 mod callers;
 mod connect;
+mod connections;
 mod failing;
 mod fleet;
 pub(crate) mod metrics;

@@ -282,7 +282,7 @@ async fn an_engine_logs_at_its_start_how_many_database_connections_it_may_open()
         .unwrap();
     let output_text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(
-        output_text.contains("this process uses at most 22 connections"),
+        output_text.contains("this process uses at most 17 connections"),
         "{output_text}"
     );
 }

@@ -187,6 +187,41 @@ async fn a_commit_with_a_lost_answer_is_found_committed_when_its_row_is_no_longe
     engine.stop().await;
 }
 
+/// The committer finds the locked rows of a batch in one statement, and writes the results of the
+/// other rows in the next one. A caller locks one of those rows between the two statements.
+#[tokio::test]
+async fn a_row_that_a_caller_locks_during_a_second_attempt_delays_only_that_instance() {
+    let stage = Stage::new().await;
+    let (engine, app, ids) = at_the_gate(&stage, 20).await;
+    let held = ids[5];
+    let one = hold(&stage, held).await;
+    let found = stage
+        .proxy
+        .on("store::step_results::lock", Fault::HoldAnswer);
+    app.gate.send_replace(true);
+    found.fired(1).await;
+    let next =
+        format!("select max(id) from S.instances where status = 'executing' and id <> {held}");
+    let also_held = Id::from_raw(stage.number(&next).await);
+    let two = hold(&stage, also_held).await;
+    found.release();
+    let others = ids.iter().filter(|id| ![held, also_held].contains(id));
+    settle_all(&stage, others).await;
+    let later = stage.lab.enqueue_all((0..20).map(|_| Gated)).await.unwrap();
+    settle_all(&stage, later.iter().map(|job| &job.id)).await;
+    let waiting = "select count(*) from S.instances where status = 'executing'";
+    assert_eq!(stage.number(waiting).await, 2, "both locks are still held");
+    for caller in [one, two] {
+        caller.batch_execute("commit").await.unwrap();
+    }
+    settle_all(&stage, &ids).await;
+    for id in &ids {
+        assert_eq!(stage.commits(id.raw()).await, [(0, 1)]);
+    }
+    assert_eq!(app.runs.load(Ordering::SeqCst), 40, "no job ran twice");
+    engine.stop().await;
+}
+
 /// A shutdown of the engine releases the claims of steps that still run. A row that a caller has
 /// locked must not delay the release of the other claims.
 #[tokio::test]

@@ -14,5 +14,6 @@ mod refusals;
 mod shutdown;
 mod silence;
 pub(crate) mod stage;
+mod upkeep;
 pub(crate) mod walker;
 mod within;
