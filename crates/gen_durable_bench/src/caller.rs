@@ -1,5 +1,5 @@
-//! The tasks of the processes that the bench starts: it starts its own program again, with a task in
-//! the environment. The calling process enqueues instances and reports the time of each enqueue.
+//! The tasks of the processes that the bench starts: it starts its own program again, with a task
+//! in the environment. The calling process enqueues instances and reports the time of each enqueue.
 
 use std::{path::Path, process::Stdio, time::Duration};
 

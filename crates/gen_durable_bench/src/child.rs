@@ -15,8 +15,6 @@ use crate::caller::Task;
 
 /// The line that a child prints when its work has begun.
 const READY: &str = "ready";
-/// The line that a worker prints when it has started the announced number of jobs.
-pub(crate) const RAN: &str = "ran";
 
 /// A child process and both ends of its pipes.
 #[derive(Debug)]
@@ -28,7 +26,7 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts a child process. Its stderr is the stderr of this process.
-    pub(crate) fn start(mut command: Command) -> Result<Child> {
+    fn start(mut command: Command) -> Result<Child> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -45,20 +43,16 @@ impl Child {
 
     /// Starts a child process and waits until its work has begun.
     pub(crate) async fn ready(command: Command) -> Result<Child> {
-        Child::start(command)?.until(READY).await
-    }
-
-    /// Waits until the child prints this line.
-    pub(crate) async fn until(mut self, line: &'static str) -> Result<Child> {
+        let mut child = Child::start(command)?;
         let read = move || {
             let mut text = String::new();
-            while text.trim_end() != line {
+            while text.trim_end() != READY {
                 text.clear();
-                if self.stdout.read_line(&mut text)? == 0 {
-                    bail!("a child process ended before it printed {line:?}");
+                if child.stdout.read_line(&mut text)? == 0 {
+                    bail!("a child process ended before it was ready");
                 }
             }
-            Ok(self)
+            Ok(child)
         };
         tokio::task::spawn_blocking(read).await?
     }

@@ -17,14 +17,13 @@ use crate::{
     statistics::{percentile, rounded},
 };
 
-/// How often a fleet reads whether jobs are left. The query may scan a table, so it is rare.
+/// How often a fleet reads whether jobs are left.
 const UNFINISHED_POLL: Duration = Duration::from_millis(20);
 
 /// A system under measurement: the commands that start its processes.
 pub(crate) trait System {
-    /// Returns the command of a worker process. If `announce` is set, the process prints a line
-    /// when it has started that number of jobs.
-    fn worker(&self, announce: Option<usize>) -> Result<Command>;
+    /// Returns the command of a worker process, for a flow, or for a backlog if `drains` is set.
+    fn worker(&self, drains: bool) -> Result<Command>;
 
     /// Returns the command of the producer process, with the jobs per second of all producers
     /// together; 0 means as fast as the calls return.
@@ -80,7 +79,7 @@ impl<'a> Fleet<'a> {
         processes: usize,
     ) -> Result<Fleet<'a>> {
         let connections_before = server.connections().await?;
-        let starting = (0..processes).map(|_| async { Child::ready(system.worker(None)?).await });
+        let starting = (0..processes).map(|_| async { Child::ready(system.worker(false)?).await });
         Ok(Fleet {
             server,
             system,
@@ -125,7 +124,8 @@ impl<'a> Fleet<'a> {
 
     /// Waits until no job is left. Returns false if jobs are left after `timeout`.
     pub(crate) async fn settle(&self, timeout: Duration) -> Result<bool> {
-        settle(self.server.sql, &self.system.unfinished(), timeout).await
+        let unfinished = self.system.unfinished();
+        settle(self.server.sql, &unfinished, UNFINISHED_POLL, timeout).await
     }
 
     /// Returns the number of connections of the workers.
@@ -142,13 +142,18 @@ impl<'a> Fleet<'a> {
 }
 
 /// Waits until the query `unfinished` returns false. Returns false after `timeout`.
-pub(crate) async fn settle(sql: &Client, unfinished: &str, timeout: Duration) -> Result<bool> {
+pub(crate) async fn settle(
+    sql: &Client,
+    unfinished: &str,
+    poll: Duration,
+    timeout: Duration,
+) -> Result<bool> {
     let begun = Instant::now();
     while sql.query_one(unfinished, &[]).await?.try_get(0)? {
         if begun.elapsed() > timeout {
             return Ok(false);
         }
-        tokio::time::sleep(UNFINISHED_POLL).await;
+        tokio::time::sleep(poll).await;
     }
     Ok(true)
 }

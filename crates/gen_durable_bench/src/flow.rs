@@ -12,7 +12,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 use anyhow::{Context, Result, bail};
 
 pub(crate) use job::Kind;
-pub(crate) use producer::{PRODUCERS, Produce};
+pub(crate) use producer::{PRODUCERS, Produce, fill};
 pub(crate) use worker::Work;
 
 use crate::{
@@ -227,12 +227,11 @@ fn delayed(bench: &Bench, round_trip: Duration) -> Result<String> {
 }
 
 impl System for Ours {
-    fn worker(&self, announce: Option<usize>) -> Result<Command> {
+    fn worker(&self, _drains: bool) -> Result<Command> {
         let work = Work {
             url: self.url.clone(),
             schema: SCHEMA.to_owned(),
             queues: self.queues,
-            announce,
         };
         child::this_program(self.program.as_deref(), &Task::Work(work))
     }

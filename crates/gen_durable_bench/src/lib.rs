@@ -1,9 +1,10 @@
 //! The workloads of `durable bench`. Computers differ, and their load varies. Therefore the bench
 //! measures every workload alternately with its floor (the least time that plain SQL needs for the
-//! same work). Compare the ratios to the floor between computers, not the absolute numbers. The
-//! command `flow` measures a fleet of worker processes.
+//! same work). Compare the ratios to the floor between computers, not the absolute numbers. Two
+//! commands measure processes: `flow` a fleet of workers, `compare` other queues and engines.
 
-// The command `flow`.
+// The commands of the bench.
+mod compare;
 mod flow;
 
 // The workloads of the bench, one module each.
@@ -29,6 +30,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+pub use compare::CompareArgs;
 pub use flow::FlowArgs;
 pub use workloads::Workload;
 
@@ -69,9 +71,16 @@ pub enum Command {
     /// workers start, the producers enqueue at --rate (latency, transactions, CPU), then as fast as
     /// their calls return (throughput). Latency is the time from just before an enqueue call to the
     /// start of the step. The report contains the medians of all rounds. Ratios such as
-    /// `flow_8_over_1` compare 8 worker processes with 1: `flow` is throughput at full speed; `p50`,
-    /// `p99` and `cpu` (CPU time per job of Postgres and the workers) are at --rate.
+    /// `flow_8_over_1` compare 8 worker processes with 1: `flow` is throughput at full speed;
+    /// `p50`, `p99` and `cpu` (CPU time per job of Postgres and the workers) are at --rate.
     Flow(FlowArgs),
+    /// Compare with other queues and durable engines on the same server
+    ///
+    /// Runs only in a clone of the repository, whose directory tools/compare contains the programs
+    /// of the other systems; cargo and npm install them. The systems take turns. Writes a table and
+    /// plots into docs/bench: a steady flow (10 producers, 1 and 8 worker processes), the drain of
+    /// 100,000 jobs, and chains of 10 steps for engines whose steps are durable.
+    Compare(CompareArgs),
 }
 
 /// The options that workloads and `flow` share.
@@ -105,6 +114,7 @@ pub async fn run(args: Args) -> Result<()> {
     }
     match &args.command {
         Some(Command::Flow(flow)) => return flow::run(flow).await,
+        Some(Command::Compare(compare)) => return compare::run(compare).await,
         None => {}
     }
     let report = measure(&args).await?;

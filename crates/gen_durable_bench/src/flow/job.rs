@@ -5,10 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gen_durable::{Context, Job, Lane, Queue, StepError};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    child::{self, RAN},
-    jobs::now_nanos,
-};
+use crate::jobs::now_nanos;
 
 /// The number of lanes or partition keys over which a flow spreads its jobs.
 const KEYS: u64 = 100;
@@ -76,39 +73,21 @@ impl Job for FlowJob {
     }
 }
 
-/// The starts of the jobs that a worker process has run.
+/// The time of the enqueue call and the time of the start, for each job that a worker process has
+/// run.
 #[derive(Debug, Default)]
-pub(super) struct Starts {
-    /// The time of the enqueue call and the time of the start, for each job.
-    all: Mutex<Vec<(u64, u64)>>,
-    /// If set, the process prints a line when it has started this number of jobs.
-    announce: Option<usize>,
-}
+pub(super) struct Starts(Mutex<Vec<(u64, u64)>>);
 
 impl Starts {
-    pub(super) fn new(announce: Option<usize>) -> Arc<Starts> {
-        Arc::new(Starts {
-            all: Mutex::default(),
-            announce,
-        })
-    }
-
     fn record(&self, at: u64) {
         let now = now_nanos();
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((at, now));
-        let is_last = Some(all.len()) == self.announce;
-        drop(all);
-        if is_last {
-            child::print_line(RAN);
-        }
     }
 
     pub(super) fn all(&self) -> Vec<(u64, u64)> {
-        self.all
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.clone()
     }
 }
 

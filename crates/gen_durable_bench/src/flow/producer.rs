@@ -20,6 +20,9 @@ use crate::child;
 /// other.
 pub(crate) const PRODUCERS: u32 = 10;
 
+/// The number of jobs per call when the bench fills a table.
+const FILL_BATCH: u64 = 1_000;
+
 /// The task of the producer process.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub(crate) struct Produce {
@@ -111,4 +114,16 @@ impl Producer {
             .await?;
         Ok(())
     }
+}
+
+/// Enqueues this number of plain jobs, in batches.
+pub(crate) async fn fill(client: &Client, count: u64) -> Result<()> {
+    let mut left = count;
+    while left > 0 {
+        let batch = left.min(FILL_BATCH);
+        let jobs = (0..batch).map(|n| FlowJob::new(Kind::Plain, n, ""));
+        client.enqueue_all(jobs).await?;
+        left -= batch;
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! A worker process of a steady flow.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use gen_durable::{Engine, Pool, Queue, Settings};
@@ -15,15 +15,13 @@ pub(crate) struct Work {
     pub(crate) url: String,
     pub(crate) schema: String,
     pub(crate) queues: u32,
-    /// If set, the process prints a line when it has started this number of jobs.
-    pub(crate) announce: Option<usize>,
 }
 
 impl Work {
     /// Runs an engine with default settings until the standard input is closed, then prints the
     /// start of each job.
     pub(crate) async fn serve(self) -> Result<()> {
-        let starts = Starts::new(self.announce);
+        let starts = Arc::new(Starts::default());
         let pool = Pool::connect_to(&self.url, &self.schema).await?;
         let mut builder = Engine::builder(pool, starts.clone()).register::<FlowJob>();
         let concurrency = Settings::default().concurrency;
