@@ -120,7 +120,7 @@ impl Page {
              start of the job at {} jobs/s offered.\n\
              - *drain*: one worker process runs a backlog of 100,000 jobs.\n\
              - *chain*: 5,000 instances of 10 steps, from their start to their end, in one process; only for engines\n  \
-             whose steps are durable.\n\n",
+             with durable steps.\n\n",
             args.rounds, args.rate
         );
         text.push_str("| system | flow, 1 process: jobs/s | p50 / p99 | flow, 8 processes: jobs/s | p50 / p99 | drain: jobs/s | chain: steps/s |\n");
