@@ -77,9 +77,9 @@ pub enum Command {
     /// Compare with other queues and durable engines on the same server
     ///
     /// Runs only in a clone of the repository: its directory tools/compare contains the programs of
-    /// the other systems, and cargo and npm install them. The systems take turns. Writes a table and
-    /// plots into docs/bench: a steady flow (10 producers, 1 and 8 worker processes), the drain of
-    /// 100,000 jobs, and chains of 10 steps for engines with durable steps.
+    /// the other systems, and cargo and npm install them. The systems take turns. Writes a table
+    /// and plots into docs/bench: a steady flow (10 producers, 1 and 8 worker processes), the drain
+    /// of 100,000 jobs, and chains of 10 steps for engines with durable steps.
     Compare(CompareArgs),
 }
 
