@@ -136,7 +136,7 @@ impl Page {
             text.push('\n');
         }
         text.push_str("\n![Flow](flow.svg)\n![Latency](latency.svg)\n![Drain](drain.svg)\n![Chain](chain.svg)\n");
-        text.push_str("\n## Configurations\n\nEach system has the best configuration that was found for it.\n\n");
+        text.push_str("\n## Configurations\n\nThe configurations of graphile_worker, pg-boss and the chain of dbos are the best of earlier trials.\nThose of riverqueue and of the queue of dbos were chosen without trials.\n\n");
         text.push_str("| system | version | language | configuration |\n|---|---|---|---|\n");
         text.push_str(&format!(
             "| {OURS} | {} | Rust | default settings |\n",
