@@ -14,8 +14,9 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::NoTls;
 
 use crate::{
-    Args,
+    Common,
     cpu::Cpu,
+    fleet::Server,
     jobs::{Alarm, FanOut, InLane, InPartition, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
     slow::{self, SlowLog},
 };
@@ -54,7 +55,9 @@ pub(crate) fn say(text: &str) {
 }
 
 impl Bench {
-    pub(crate) async fn open(args: &Args) -> Result<Bench> {
+    /// Connects to the database, or starts a private Postgres with this largest number of
+    /// connections, and creates the schema `SCHEMA`.
+    pub(crate) async fn open(args: &Common, long: bool, connections_max: u32) -> Result<Bench> {
         if !(args.scale > 0.0 && args.scale <= 100.0) {
             bail!("--scale must be above 0 and at most 100");
         }
@@ -62,16 +65,17 @@ impl Bench {
             Some(url) => (url.clone(), None),
             None => {
                 say("starting a private Postgres");
-                let cluster = tokio::task::spawn_blocking(start_postgres).await??;
+                let start = move || start_postgres(connections_max);
+                let cluster = tokio::task::spawn_blocking(start).await??;
                 (cluster.url(), Some(cluster))
             }
         };
         let sql = connect(&url).await?;
         let bench = Bench {
             url,
-            long: args.long,
+            long,
             rounds: args.rounds,
-            pending: args.pending,
+            pending: None,
             caller: args.caller.clone(),
             scale: args.scale,
             sql,
@@ -118,11 +122,21 @@ impl Bench {
     /// Returns the CPU time that this process, the Postgres of the bench and the whole computer
     /// have used so far.
     pub(crate) fn cpu(&self) -> Cpu {
-        Cpu::now(
-            self.cluster
-                .as_ref()
-                .and_then(|cluster| i32::try_from(cluster.pid()).ok()),
-        )
+        Cpu::now(self.server().pid)
+    }
+
+    /// Returns the server of the bench, for a fleet of worker processes.
+    pub(crate) fn server(&self) -> Server<'_> {
+        let pid = |cluster: &Cluster| i32::try_from(cluster.pid()).ok();
+        Server {
+            sql: &self.sql,
+            pid: self.cluster.as_ref().and_then(pid),
+        }
+    }
+
+    /// Returns the URL of the private Postgres over TCP.
+    pub(crate) fn tcp_url(&self) -> Option<String> {
+        self.cluster.as_ref()?.tcp_url()
     }
 
     /// Returns a new connection pool for a schema, because in production every process has its own
@@ -154,6 +168,24 @@ impl Bench {
     pub(crate) async fn fill_jobs(&self, schema: &str, count: u64) -> Result<()> {
         let state = serde_json::to_string(&Noop::new(1))?;
         self.fill(schema, count, "noop", "run", &state).await
+    }
+
+    /// Inserts jobs into a schema that are due tomorrow. Without jobs it leaves the table alone: an
+    /// ANALYZE of an empty table is not the state in which a measurement shall begin.
+    pub(crate) async fn fill_later(&self, schema: &str, count: u64) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let insert = format!(
+            "insert into {schema}.instances (machine, step, state, eligible_at)
+             select 'noop', 'run', $1::text::jsonb, {schema}.clock() + interval '1 day'
+             from generate_series(1, $2::bigint)"
+        );
+        let state = serde_json::to_string(&Noop::new(1))?;
+        self.sql
+            .execute(&insert, &[&state, &i64::try_from(count)?])
+            .await?;
+        self.at_rest(&format!("{schema}.instances")).await
     }
 
     /// Inserts runnable instances of the machine `Walk` at their first step. If `with_history` is
@@ -428,13 +460,14 @@ pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
 }
 
 /// Starts a private Postgres with the configuration that all published numbers use.
-fn start_postgres() -> Result<Cluster> {
+pub(crate) fn start_postgres(connections_max: u32) -> Result<Cluster> {
     Ok(Options::new()
         .setting("shared_buffers", "1GB")
         .setting("max_wal_size", "4GB")
         .setting("checkpoint_timeout", "15min")
         .setting("synchronous_commit", "on")
-        .setting("max_connections", "300")
+        .setting("max_connections", connections_max.to_string())
+        .listen_on(0)
         .fsync(true)
         .temporary()?)
 }

@@ -1,25 +1,36 @@
-//! The calling process of the bench. It enqueues instances and reports the time of each enqueue.
-//! The bench starts its own program a second time as the calling process.
+//! The tasks of the processes that the bench starts: it starts its own program again, with a task
+//! in the environment. The calling process enqueues instances and reports the time of each enqueue.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{path::Path, process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use gen_durable::{Client, Pool};
 use serde::{Deserialize, Serialize};
 
-use crate::jobs::{Ping, now_nanos};
+use crate::{
+    child,
+    flow::{Produce, Work},
+    jobs::{Ping, now_nanos},
+};
 
-/// The environment variable with the task of the calling process. A process with this variable runs
-/// the task instead of the bench.
-const TASK: &str = "GEN_DURABLE_BENCH_CALLER";
+/// The environment variable with the task of a process. A process with this variable runs the task
+/// instead of the bench.
+pub(crate) const TASK: &str = "GEN_DURABLE_BENCH_TASK";
 
-/// The task that the bench gives to the calling process.
+/// The task that the bench gives to a process.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct Task {
+pub(crate) enum Task {
+    /// Enqueues instances or appends events.
+    Call(Calls),
+    /// Runs the jobs of a steady flow.
+    Work(Work),
+    /// Enqueues the jobs of a steady flow.
+    Produce(Produce),
+}
+
+/// The task of the calling process.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub(crate) struct Calls {
     pub(crate) url: String,
     pub(crate) schema: String,
     pub(crate) count: u64,
@@ -39,19 +50,28 @@ pub(crate) struct Called {
     pub(crate) committed: u64,
 }
 
-/// Returns the task from the environment if this process is a calling process of the bench.
+/// Returns the task from the environment if the bench has started this process.
 pub(crate) fn task() -> Result<Option<Task>> {
     let Ok(text) = std::env::var(TASK) else {
         return Ok(None);
     };
     serde_json::from_str(&text)
-        .context("the task of the calling process cannot be parsed")
+        .context("the task of this process cannot be parsed")
         .map(Some)
+}
+
+/// Executes the task of this process.
+pub(crate) async fn serve(task: Task) -> Result<()> {
+    match task {
+        Task::Call(calls) => call(calls).await,
+        Task::Work(work) => work.serve().await,
+        Task::Produce(produce) => produce.serve().await,
+    }
 }
 
 /// Executes the task of the calling process, and prints the times of its enqueues as JSON to
 /// stdout.
-pub(crate) async fn serve(task: Task) -> Result<()> {
+async fn call(task: Calls) -> Result<()> {
     let pool = Pool::connect_to(&task.url, &task.schema).await?;
     if task.append {
         let called = now_nanos();
@@ -103,23 +123,11 @@ pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result
 /// printed.
 pub(crate) async fn from_another_process(
     program: Option<&Path>,
-    task: &Task,
+    task: &Calls,
 ) -> Result<Vec<Called>> {
-    let text = serde_json::to_string(task)?;
-    // Starts the calling process with the arguments of this process, so that it runs the same
-    // command and finds its task in the environment.
-    let (program, arguments) = match program {
-        Some(program) => (program.to_owned(), Vec::new()),
-        None => (this_program()?, std::env::args_os().skip(1).collect()),
-    };
-    let run = move || {
-        std::process::Command::new(program)
-            .args(arguments)
-            .env(TASK, text)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-    };
+    let mut command = child::this_program(program, &Task::Call(task.clone()))?;
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let run = move || command.output();
     let output = tokio::task::spawn_blocking(run)
         .await?
         .context("cannot start the calling process")?;
@@ -129,8 +137,4 @@ pub(crate) async fn from_another_process(
     let stdout = String::from_utf8(output.stdout)?;
     let last = stdout.lines().next_back().unwrap_or_default();
     serde_json::from_str(last).context("the output of the calling process cannot be parsed")
-}
-
-fn this_program() -> Result<PathBuf> {
-    std::env::current_exe().context("cannot find the path of this program")
 }

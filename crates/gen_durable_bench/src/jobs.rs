@@ -53,6 +53,15 @@ pub(crate) struct Walk<const WITH_HISTORY: bool> {
     note: String,
 }
 
+impl<const WITH_HISTORY: bool> Walk<WITH_HISTORY> {
+    pub(crate) fn new() -> Self {
+        Walk {
+            left: WALK_STEPS,
+            note: "hello world".into(),
+        }
+    }
+}
+
 /// The only step of a [`Walk`]. A walk runs this step again and again.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]

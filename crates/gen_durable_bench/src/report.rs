@@ -77,8 +77,8 @@ impl Report {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         Report {
             long: args.long,
-            rounds: args.rounds,
-            scale: args.scale,
+            rounds: args.common.rounds,
+            scale: args.common.scale,
             cores,
             postgres,
             results,

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::{
     bench::{Bench, SCHEMA, say},
-    caller::{Called, Task, from_another_process, ping},
+    caller::{Called, Calls, from_another_process, ping},
     floors,
     jobs::Probe,
     process,
@@ -134,9 +134,9 @@ async fn other_process(bench: &Bench, pings: u64) -> Result<Pickup> {
     Ok(Pickup::of(&calls, &probe.started(), 0.0))
 }
 
-fn task(bench: &Bench, count: u64) -> Task {
+fn task(bench: &Bench, count: u64) -> Calls {
     let pause_ms = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
-    Task {
+    Calls {
         url: bench.url.clone(),
         schema: SCHEMA.into(),
         count,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::follow;
 use crate::{
     bench::{Bench, SCHEMA, say},
-    caller::{self, Task},
+    caller::{self, Calls},
     floors,
     report::Measured,
     statistics::{median, rounded},
@@ -147,7 +147,7 @@ pub(crate) async fn append(client: &Client, tenants: u64, lasting: Duration) -> 
 }
 
 async fn by_processes(bench: &Bench, tenants: u64, lasting: Duration) -> Result<f64> {
-    let task = || Task {
+    let task = || Calls {
         url: bench.url.clone(),
         schema: SCHEMA.to_owned(),
         count: tenants,

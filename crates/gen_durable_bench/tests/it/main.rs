@@ -4,7 +4,7 @@
 #![allow(clippy::too_many_lines)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
-use gen_durable_bench::{Args, Workload};
+use gen_durable_bench::{Args, Command, Common, FlowArgs, Workload};
 use serde_json::Value;
 
 async fn measured(workloads: &[Workload]) -> Vec<Value> {
@@ -15,11 +15,19 @@ async fn measured(workloads: &[Workload]) -> Vec<Value> {
     .await
 }
 
-async fn measured_with(args: Args) -> Vec<Value> {
-    let args = Args {
+/// Returns options for one round with small counts.
+fn quick() -> Common {
+    Common {
         rounds: 1,
         scale: 0.01,
         caller: Some(env!("CARGO_BIN_EXE_durable-bench").into()),
+        ..Common::default()
+    }
+}
+
+async fn measured_with(args: Args) -> Vec<Value> {
+    let args = Args {
+        common: quick(),
         ..args
     };
     let report = gen_durable_bench::measure_json(&args).await.unwrap();
@@ -156,4 +164,65 @@ async fn the_long_forms_of_the_lanes_and_timers_workloads_report_their_additiona
             .is_none_or(|longest| longest >= 10.0),
         "{timers}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flow_reports_ratios_to_one_worker_process_and_the_figures_of_each_case() {
+    let flow = FlowArgs {
+        common: Common {
+            scale: 0.05,
+            ..quick()
+        },
+        long: false,
+        processes: vec![1, 2],
+        rate: 200,
+        round_trip_ms: 1.0,
+        backlog: 100,
+        payload: 100,
+        queues: 2,
+        old_snapshot: true,
+    };
+    let args = Args {
+        command: Some(Command::Flow(flow)),
+        ..Args::default()
+    };
+    let report = gen_durable_bench::measure_json(&args).await.unwrap();
+    for ratio in [
+        "flow_2_over_1",
+        "p50_2_over_1",
+        "p99_2_over_1",
+        "cpu_2_over_1",
+        "lanes_over_plain",
+        "partitions_over_plain",
+        "lanes_p99_ms",
+        "partitions_p99_ms",
+    ] {
+        assert!(
+            report[ratio].as_f64().is_some_and(|ratio| ratio >= 0.0),
+            "{ratio} of {report}"
+        );
+    }
+    let cases = report["cases"].as_array().unwrap();
+    let named: Vec<_> = cases
+        .iter()
+        .map(|case| {
+            (
+                case["kind"].as_str().unwrap(),
+                case["processes"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        named,
+        [("plain", 1), ("plain", 2), ("lane", 1), ("partition", 1)]
+    );
+    for case in cases {
+        // The round trip is a part of the enqueue call.
+        assert!(case["offered"]["p50_ms"].as_f64().unwrap() >= 1.0, "{case}");
+        assert!(
+            case["full"]["jobs_per_second"].as_f64().unwrap() > 0.0,
+            "{case}"
+        );
+        assert!(case["connections"].as_f64().unwrap() >= 1.0, "{case}");
+    }
 }
