@@ -146,11 +146,6 @@ pub(crate) struct New {
 }
 
 impl New {
-    /// Returns whether the instance has a key, a partition key or a lane.
-    pub(crate) fn is_keyed(&self) -> bool {
-        self.key.is_some() || self.partition.is_some() || self.lane.is_some()
-    }
-
     /// Replaces the period by the date that it reaches from `now`, the time of the database.
     pub(crate) fn resolve(&mut self, now: Timestamp) -> Result<(), StepError> {
         if let Some(period) = self.period.take() {
