@@ -32,6 +32,7 @@ mod bulk;
 mod fingerprint;
 mod guard;
 mod histogram;
+mod lockout;
 mod metrics;
 mod openapi;
 mod options;
@@ -42,6 +43,7 @@ mod redact;
 mod routes;
 mod series;
 mod shared;
+mod streams;
 
 use axum::{Router, middleware};
 use gen_durable::{Client, Error};

@@ -58,6 +58,7 @@ pub(crate) async fn preview(
         &shared.inspect(),
         &many.search()?,
         many.fingerprint.as_deref(),
+        &shared.options.redaction,
     )
     .await?;
     for found in &mut matched.sample {
@@ -80,6 +81,7 @@ pub(crate) async fn begin(
         &shared.inspect(),
         &many.search()?,
         many.fingerprint.as_deref(),
+        &shared.options.redaction,
     )
     .await?;
     let count = matched.ids.len();

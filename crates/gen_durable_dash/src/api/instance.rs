@@ -72,6 +72,11 @@ pub(crate) async fn show(
     row.data = row.data.as_deref().and_then(body);
     row.result = row.result.as_deref().and_then(body);
     shown::redact(&mut row.last_error, redaction);
+    if shown::hides_keys(&shared, &caller) {
+        shown::hide(&mut row.key);
+        shown::hide(&mut row.lane);
+        shown::hide(&mut row.partition);
+    }
     Ok(Json(Whole {
         instance: row,
         payloads_hidden,
@@ -132,6 +137,9 @@ pub(crate) async fn inbox(
             true => "null".to_owned(),
             false => shown::body(&signal.payload, &shared.options.redaction),
         };
+        if shown::hides_keys(&shared, &caller) {
+            shown::hide(&mut signal.dedup_key);
+        }
     }
     Ok(Json(Inbox {
         signals,
@@ -152,6 +160,7 @@ pub(crate) async fn children(
 
 pub(crate) async fn explain(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     At(id): At<String>,
 ) -> Answer<Json<Value>> {
     let explanation = shared
@@ -159,7 +168,11 @@ pub(crate) async fn explain(
         .explain(number(&id)?)
         .await?
         .ok_or_else(|| gone(&id))?;
-    Ok(Json(explained(explanation, &shared.options.redaction)))
+    let mut explained = explained(explanation, &shared.options.redaction);
+    if shown::hides_keys(&shared, &caller) {
+        shown::hide_keys(&mut explained);
+    }
+    Ok(Json(explained))
 }
 
 /// Returns an explanation as JSON, with errors redacted, a `text` for people in each blocker, and

@@ -9,7 +9,13 @@ use gen_durable::{
 };
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
+use crate::{
+    access::{Caller, Role},
+    fingerprint::fingerprint,
+    pulse::Snapshot,
+    redact::Redaction,
+    shared::Shared,
+};
 
 /// The maximum of a row count in a response: the statement stops counting at this number.
 pub(crate) const COUNTED_MAX: i64 = 10_001;
@@ -21,6 +27,56 @@ pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
 /// Redacts the error text of a row that the API returns.
 pub(crate) fn redact(error: &mut Option<String>, redaction: &Redaction) {
     *error = error.as_deref().map(|error| redaction.text(error));
+}
+
+/// Returns whether the dashboard hides keys from this caller.
+pub(crate) fn hides_keys(shared: &Shared, caller: &Caller) -> bool {
+    caller.role == Role::Reader && shared.options.keys_hidden_from_readers
+}
+
+/// Hides a key of a row that the API returns.
+pub(crate) fn hide(key: &mut Option<String>) {
+    if let Some(key) = key {
+        "[redacted]".clone_into(key);
+    }
+}
+
+/// Hides the keys in an explanation: the fields `key`, `lane` and `partition` at any depth, and the
+/// same texts in sentences.
+pub(crate) fn hide_keys(value: &mut Value) {
+    fn collect(value: &Value, keys: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    match value {
+                        Value::String(key)
+                            if ["key", "lane", "partition"].contains(&name.as_str()) =>
+                        {
+                            keys.push(key.clone());
+                        }
+                        value => collect(value, keys),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, keys)),
+            _ => {}
+        }
+    }
+    fn replace(value: &mut Value, keys: &[String]) {
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(|value| replace(value, keys)),
+            Value::Array(items) => items.iter_mut().for_each(|item| replace(item, keys)),
+            Value::String(text) => {
+                for key in keys.iter().filter(|key| !key.is_empty()) {
+                    *text = text.replace(key, "[redacted]");
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut keys = Vec::new();
+    collect(value, &mut keys);
+    replace(value, &keys);
 }
 
 /// Returns the JSON of a column with sensitive values redacted. Numbers keep the digits that the
@@ -48,6 +104,11 @@ fn edge(edge: &Edge) -> Value {
     shown
 }
 
+/// Returns the fingerprint of an error text after its redaction.
+pub(crate) fn redacted_fingerprint(error: Option<&str>, redaction: &Redaction) -> String {
+    fingerprint(&redaction.text(error.unwrap_or_default()))
+}
+
 /// Groups failed and stuck instances by error fingerprint, the largest groups first.
 pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<Value> {
     struct Group<'a> {
@@ -57,7 +118,8 @@ pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<
     }
     let mut groups: BTreeMap<(String, String, &str, String), Group<'_>> = BTreeMap::new();
     for trouble in troubles {
-        let print = fingerprint(trouble.error.as_deref().unwrap_or_default());
+        // The fingerprint is a part of the response, so the redaction comes first.
+        let print = redacted_fingerprint(trouble.error.as_deref(), redaction);
         let key = (
             trouble.machine.clone(),
             trouble.step.clone(),

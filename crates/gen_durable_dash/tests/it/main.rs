@@ -14,6 +14,8 @@ mod live;
 mod openapi;
 mod projections;
 mod reads;
+mod redaction;
+mod sessions;
 mod support;
 mod till;
 mod timers;
