@@ -32,6 +32,8 @@ pub(crate) const COOKIE: &str = "durable_session";
 pub(crate) const HEALTH: &str = "/healthz";
 /// The path of the sign-in, which exchanges a token for a browser session.
 pub(crate) const LOGIN: &str = "/login";
+/// Time limit for the response to a request that only reads. An event stream begins at once.
+const READ_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for receiving a request body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const LOGOUT: &str = "/api/v1/session/end";
@@ -78,7 +80,15 @@ async fn admitted(
         ..caller
     });
     if matches!(*request.method(), Method::GET | Method::HEAD) {
-        return Ok(run(caller, request, next).await);
+        let read = tokio::time::timeout(READ_TIMEOUT, run(caller, request, next)).await;
+        return read.map_err(|_| {
+            let why = format!("the database did not answer within {READ_TIMEOUT:?}");
+            refuse(Problem::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "database_away",
+                why,
+            ))
+        });
     }
     // Receives the whole body of the request before the HTTP handler starts. A slow client then
     // occupies no handler. It occupies only its connection until `BODY_TIMEOUT` has passed.

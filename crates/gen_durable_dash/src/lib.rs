@@ -25,6 +25,7 @@
 //!   statement reads a bounded number of rows.
 
 mod access;
+mod alerts;
 mod api;
 mod assets;
 mod audit;
@@ -32,6 +33,7 @@ mod bulk;
 mod fingerprint;
 mod guard;
 mod histogram;
+mod known;
 mod lockout;
 mod metrics;
 mod openapi;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::json as shown;
 use crate::{
     access::{Caller, Role},
+    alerts::span,
     problem::{Answer, At, Problem, Query},
     redact::Redaction,
     shared::Shared,
@@ -308,8 +309,8 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> String {
                 paused_by.as_deref().unwrap_or("an unknown user")
             ),
         Blocker::NotDue { due_at } => {
-            let seconds = due_at.duration_since(now).as_secs_f64();
-            format!("It is scheduled for later: due in {seconds:.0} s.")
+            let seconds = due_at.duration_since(now).as_secs().max(0);
+            format!("It is scheduled for later: due in {}, at {due_at:.0}.", span(seconds))
         }
         Blocker::MachineNotServed {
             machine,

@@ -15,6 +15,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::json as shown;
 use crate::{
     access::{Caller, Role},
+    known,
     problem::{Answer, Body, Problem, Query, with_causes},
     redact::Redaction,
     shared::Shared,
@@ -212,6 +213,9 @@ pub(crate) struct New {
     #[serde(default)]
     lane_blocks: bool,
     partition: Option<String>,
+    /// Whether to accept a machine or a step that no live worker knows.
+    #[serde(default)]
+    force: bool,
 }
 
 pub(crate) async fn enqueue(
@@ -220,6 +224,9 @@ pub(crate) async fn enqueue(
     Body(new): Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let on = format!("machine {}", new.machine);
+    if !new.force {
+        known::check(&shared.inspect(), &new.machine, &new.step).await?;
+    }
     let went = shared.client.operate().enqueue(new.read()?).await;
     let outcome = went
         .as_ref()

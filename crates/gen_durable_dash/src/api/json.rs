@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 
 use gen_durable::{
-    inspect::{Edge, FailureGroup},
+    inspect::{Edge, FailureGroup, Status},
     schedule::Timestamp,
 };
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     access::{Caller, Role},
+    alerts::alerts,
     fingerprint::fingerprint,
+    known::steps,
     pulse::Snapshot,
     redact::Redaction,
     shared::Shared,
@@ -19,6 +21,10 @@ use crate::{
 
 /// The maximum of a row count in a response: the statement stops counting at this number.
 pub(crate) const COUNTED_MAX: i64 = 10_001;
+
+/// The numbers of instances and of groups at which `Inspect::failure_groups` stops.
+const GROUPED_MAX: i64 = 5_000;
+const GROUPS_MAX: usize = 2_000;
 
 pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
     at.map(|at| at.to_string())
@@ -158,6 +164,18 @@ pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<
         .collect()
 }
 
+/// Returns whether the groups of failures cover a part of all failures: the statement reads at most
+/// `GROUPED_MAX` failed and `GROUPED_MAX` stuck instances, and returns at most `GROUPS_MAX` groups.
+pub(crate) fn are_failures_capped(troubles: &[FailureGroup]) -> bool {
+    let count = |status: Status| -> i64 {
+        let of = troubles.iter().filter(|group| group.status == status);
+        of.map(|group| group.count).sum()
+    };
+    troubles.len() >= GROUPS_MAX
+        || count(Status::Failed) >= GROUPED_MAX
+        || count(Status::Stuck) >= GROUPED_MAX
+}
+
 /// Returns the machines as JSON, with the number of instances at each step and the transitions
 /// between steps.
 pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
@@ -192,6 +210,11 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
             machine.versions.extend(version.parse::<i32>().ok());
         }
     }
+    for (name, machine) in &mut machines {
+        for step in steps(live(), name).unwrap_or_default() {
+            machine.steps.entry(step.to_owned()).or_default();
+        }
+    }
     for name in snapshot.minute.machines.keys() {
         machines.entry(name).or_default();
     }
@@ -216,7 +239,7 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
 
 /// Returns the number of instances in each status, and the list of statuses for which counting
 /// stopped at `COUNTED_MAX`.
-fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str>) {
+pub(crate) fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str>) {
     let mut totals: BTreeMap<&'static str, i64> = BTreeMap::new();
     for count in &snapshot.standing {
         *totals.entry(count.status.name()).or_default() += count.count;
@@ -235,12 +258,14 @@ pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
     let estimate = snapshot.estimate.as_ref();
     json!({
         "at": time(snapshot.now), "trouble": snapshot.trouble,
+        "trouble_since": time(snapshot.trouble_since), "alerts": alerts(snapshot),
         "instances": estimate.map(|estimate| estimate.instances), "bytes": estimate.map(|estimate| estimate.bytes),
         "totals": totals, "capped": capped,
         "queues": snapshot.backlog,
         "workers": snapshot.workers,
         "machines": machines(snapshot),
         "failures": failures(&snapshot.troubles, redaction),
+        "failures_capped": are_failures_capped(&snapshot.troubles),
         "minute": snapshot.minute, "chart": snapshot.chart, "findings": snapshot.findings,
     })
 }

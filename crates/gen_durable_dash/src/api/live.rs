@@ -116,16 +116,28 @@ fn database_away(snapshot: &Snapshot) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "database_away", why)
 }
 
-pub(crate) async fn machines(State(shared): State<Shared>) -> Json<Value> {
+/// Returns the newest snapshot, or an error if the dashboard has read none yet.
+async fn snapshot(shared: &Shared) -> Answer<Arc<Snapshot>> {
     let snapshot = shared.pulse.now().await;
-    Json(json!({"machines": shown::machines(&snapshot)}))
+    match snapshot.now {
+        Some(_) => Ok(snapshot),
+        None => Err(database_away(&snapshot)),
+    }
+}
+
+pub(crate) async fn machines(State(shared): State<Shared>) -> Answer<Json<Value>> {
+    let snapshot = snapshot(&shared).await?;
+    let (_, capped) = shown::totals(&snapshot);
+    Ok(Json(
+        json!({"machines": shown::machines(&snapshot), "capped": capped, "at": shown::time(snapshot.now), "trouble": snapshot.trouble}),
+    ))
 }
 
 pub(crate) async fn machine(
     State(shared): State<Shared>,
     At(name): At<String>,
 ) -> Answer<Json<Value>> {
-    let snapshot = shared.pulse.now().await;
+    let snapshot = snapshot(&shared).await?;
     let wanted = |machine: &Value| machine.get("name").and_then(Value::as_str) == Some(&name);
     let found = shown::machines(&snapshot).into_iter().find(wanted);
     found
@@ -133,9 +145,13 @@ pub(crate) async fn machine(
         .ok_or_else(|| Problem::not_found(format!("machine {name:?} is unknown")))
 }
 
-pub(crate) async fn failures(State(shared): State<Shared>) -> Json<Value> {
-    let snapshot = shared.pulse.now().await;
-    Json(json!({"failures": shown::failures(&snapshot.troubles, &shared.options.redaction)}))
+pub(crate) async fn failures(State(shared): State<Shared>) -> Answer<Json<Value>> {
+    let snapshot = snapshot(&shared).await?;
+    let failures = shown::failures(&snapshot.troubles, &shared.options.redaction);
+    let capped = shown::are_failures_capped(&snapshot.troubles);
+    Ok(Json(
+        json!({"failures": failures, "failures_capped": capped, "at": shown::time(snapshot.now), "trouble": snapshot.trouble}),
+    ))
 }
 
 pub(crate) async fn prometheus(State(shared): State<Shared>) -> Response {

@@ -6,6 +6,7 @@
 
 mod access;
 mod acts;
+mod alerts;
 mod audit;
 mod bounds;
 mod browser;
