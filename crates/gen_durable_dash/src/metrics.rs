@@ -197,7 +197,7 @@ fn write_instances(out: &mut String, snapshot: &Snapshot) {
         out,
         "durable_instances_capped",
         "gauge",
-        "1 for each status whose counts in durable_instances are lower bounds",
+        "1 for each status with lower bounds as counts in durable_instances",
     );
     let (_, capped) = totals(snapshot);
     for status in capped {

@@ -15,7 +15,8 @@ use crate::error::{Error, ErrorKind};
 
 /// Removes the TLS options of libpq from the connection string that the driver does not know.
 /// `sslmode=verify-full` and `verify-ca` become `require`, because this crate verifies the
-/// certificate of a server with `require` too, and `allow` becomes `prefer`. Returns the changed string, and the file name of `sslrootcert=FILE`.
+/// certificate of a server with `require` too, and `allow` becomes `prefer`. Returns the changed
+/// string, and the file name of `sslrootcert=FILE`.
 pub(super) fn extract_tls_options(url: &str) -> Result<(String, Option<String>), Error> {
     let url = url
         .replace("sslmode=verify-full", "sslmode=require")

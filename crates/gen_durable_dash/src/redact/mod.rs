@@ -65,7 +65,8 @@ const DEFAULT_NAMES: [&str; 48] = [
     "xsrf",
 ];
 
-/// Defines which values the dashboard redacts: the values whose name contains one of these names.
+/// Defines which values the dashboard redacts: the values with a name that contains one
+/// of these names.
 ///
 /// Names are compared word by word, regardless of case and separators: `api key` is found in
 /// `X-API-Key`, `apiKey` and `my_api_keys`, and `card` is found in `card_number`, but not in
@@ -83,7 +84,7 @@ impl Default for Redaction {
 }
 
 impl Redaction {
-    /// Returns a redaction of the values whose name contains one of these names.
+    /// Returns a redaction of the values with a name that contains one of these names.
     pub fn of<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Redaction {
         Redaction {
             terms: names

@@ -89,7 +89,7 @@ async fn two_dashboards_on_one_host_have_separate_cookies_and_tls_adds_the_host_
     let both = format!("{first}; {second}");
     for host in ["localhost:7070", "localhost:7071"] {
         let headers = [("host", host), ("cookie", both.as_str())];
-        let who = ask_from(
+        let session = ask_from(
             &server,
             "127.0.0.1:9",
             ("GET", "/api/v1/session"),
@@ -97,7 +97,7 @@ async fn two_dashboards_on_one_host_have_separate_cookies_and_tls_adds_the_host_
             "",
         )
         .await;
-        assert_eq!(who.status, StatusCode::OK, "{host}");
+        assert_eq!(session.status, StatusCode::OK, "{host}");
     }
     let options = Options::new().secure_cookies();
     let server = TestServer::with(Access::tokens(OPERATOR, None).unwrap(), options).await;
@@ -109,7 +109,7 @@ async fn two_dashboards_on_one_host_have_separate_cookies_and_tls_adds_the_host_
             && !attributes.contains("Domain"),
         "{attributes}"
     );
-    let who = server
+    let session = server
         .ask(
             "GET",
             "/api/v1/session",
@@ -118,7 +118,7 @@ async fn two_dashboards_on_one_host_have_separate_cookies_and_tls_adds_the_host_
         )
         .await;
     assert_eq!(
-        who.status,
+        session.status,
         StatusCode::UNAUTHORIZED,
         "the port is part of the name"
     );
@@ -154,15 +154,15 @@ async fn many_sign_ins_with_the_reader_token_end_no_session_of_an_operator() {
     for _ in 0..1_000 {
         sign_in(&server, READER, "localhost:7070").await;
     }
-    let who = async |cookie: &str| {
+    let session = async |cookie: &str| {
         let headers = [("cookie", cookie)];
         server
             .ask("GET", "/api/v1/session", &headers, "")
             .await
             .status
     };
-    assert_eq!(who(&operator).await, StatusCode::OK);
-    assert_eq!(who(&oldest).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(session(&operator).await, StatusCode::OK);
+    assert_eq!(session(&oldest).await, StatusCode::UNAUTHORIZED);
 }
 
 /// If a right token were accepted meanwhile, an attacker could go on guessing at full speed.
@@ -313,7 +313,7 @@ async fn the_audit_log_shows_the_name_of_a_named_token() {
         (Caller::reader("grafana"), READER),
     ]);
     let server = TestServer::with(access.unwrap(), Options::new()).await;
-    let who = async |token: &str| {
+    let session = async |token: &str| {
         let token = format!("Bearer {token}");
         let headers = [("authorization", token.as_str())];
         server
@@ -321,8 +321,8 @@ async fn the_audit_log_shows_the_name_of_a_named_token() {
             .await
             .json()
     };
-    assert_eq!(who(READER).await["name"], "grafana");
-    assert_eq!(who(READER).await["may_act"], false);
+    assert_eq!(session(READER).await["name"], "grafana");
+    assert_eq!(session(READER).await["may_act"], false);
     let bob = [(
         "authorization",
         "Bearer token-of-bob-with-enough-characters",
