@@ -312,8 +312,8 @@ mod tests {
         let address = open(2, Duration::from_secs(600)).await;
         let mut busy = vec![ask(address, "/never").await, ask(address, "/never").await];
         let refused = loop {
-            // The server may still read the heads of the first two requests. Then it replaces one of
-            // them, and the test asks again.
+            // The server may still read the heads of the first two requests. Then it replaces one
+            // of them, and the test asks again.
             let answer = whole_response(&mut ask(address, "/").await).await;
             if answer.starts_with("HTTP/1.1 503") {
                 break answer;

@@ -93,8 +93,8 @@ impl Caller {
     }
 }
 
-/// The error of [`Access::tokens`] and [`Access::named_tokens`]: a token is too short, or two tokens
-/// are equal.
+/// The error of [`Access::tokens`] and [`Access::named_tokens`]: a token is too short, or two
+/// tokens are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeakToken(String);
 

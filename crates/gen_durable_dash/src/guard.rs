@@ -24,8 +24,8 @@ use crate::{
 /// Requests for operator actions need this header or a bearer token. A page of another site can
 /// send the header only after a CORS preflight, and the dashboard rejects every preflight.
 pub(crate) const OWN_HEADER: &str = "x-durable";
-/// The begin of the name of the session cookie. The whole name contains the port and the path of the
-/// dashboard, because browsers do not separate the cookies of the ports of a host.
+/// The begin of the name of the session cookie. The whole name contains the port and the path of
+/// the dashboard, because browsers do not separate the cookies of the ports of a host.
 pub(crate) const COOKIE: &str = "durable_session";
 /// The only GET path without authentication. Its response says that the server process is alive,
 /// and nothing else.
@@ -325,9 +325,9 @@ fn unknown(page: bool) -> Box<Response> {
     Box::new(answer)
 }
 
-/// Returns the name of the session cookie: it contains the port of the host and the path under which
-/// the host program mounts the dashboard. With TLS it has the prefix `__Host-`, so that browsers
-/// accept the cookie from this host only.
+/// Returns the name of the session cookie: it contains the port of the host and the path under
+/// which the host program mounts the dashboard. With TLS it has the prefix `__Host-`, so that
+/// browsers accept the cookie from this host only.
 fn cookie_name(request: &Request, is_secure: bool) -> String {
     let port = host(request).and_then(|host| host.rsplit_once(':'));
     let port = port.map(|(_, port)| port).unwrap_or_default();

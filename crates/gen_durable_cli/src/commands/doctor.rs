@@ -256,6 +256,10 @@ async fn settled(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// Checks for lanes, schedules and projections that make no progress.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one finding after the other, each with its remedy"
+)]
 async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
     for lane in client
         .inspect()

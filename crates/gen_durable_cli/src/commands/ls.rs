@@ -65,8 +65,8 @@ pub(crate) struct LsArgs {
     database: Database,
 }
 
-/// The options that search. A list of a lane or of a partition key has an index of its own, and does
-/// not combine with them.
+/// The options that search. A list of a lane or of a partition key has an index of its own, and
+/// does not combine with them.
 const SEARCHES: [&str; 5] = ["step", "error", "key", "since", "until"];
 
 /// Parses a time: a timestamp, or a number of seconds, minutes, hours or days ago.

@@ -23,8 +23,8 @@ pub(crate) async fn pause(args: PauseArgs, json: bool) -> anyhow::Result<()> {
         .await?;
     let known = client.inspect().queues().await?;
     let was_open = client.pause_queue(&queue, &user()).await?;
-    // A queue may be paused before its first instance. A name with a typing error looks the same, so
-    // the command names the queues that exist.
+    // A queue may be paused before its first instance. A name with a typing error looks the same,
+    // so the command names the queues that exist.
     if known.iter().all(|known| known.name != queue) {
         let names: Vec<String> = known.iter().map(|known| safe(&known.name)).collect();
         let names = match names.is_empty() {

@@ -141,8 +141,8 @@ fn access(args: &ServeArgs) -> anyhow::Result<Access> {
     }
 }
 
-/// Parses a file of tokens: a role, a name and a token on each line. Empty lines and lines that begin
-/// with `#` are ignored.
+/// Parses a file of tokens: a role, a name and a token on each line. Empty lines and lines that
+/// begin with `#` are ignored.
 fn named_tokens(text: &str) -> anyhow::Result<Vec<(Caller, &str)>> {
     let lines = text.lines().map(str::trim).enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

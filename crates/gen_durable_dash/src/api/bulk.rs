@@ -51,8 +51,8 @@ impl Many {
 }
 
 impl Many {
-    /// Describes the instances of a bulk action for the audit log: every part of the filter, and the
-    /// error.
+    /// Describes the instances of a bulk action for the audit log: every part of the filter, and
+    /// the error.
     fn described(&self) -> String {
         let InstancesQuery {
             machine,
