@@ -9,13 +9,14 @@ mod table;
 mod text;
 mod timeline;
 
-use std::{process::ExitCode, time::Duration};
+use std::{io::IsTerminal, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     audit, bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions,
-    pause, projections, queues, retry, schedules, serve, show, signal, timers, watch, workers,
+    pause, projections, queues, retry, schedules, serve, show, signal, timers, wait, watch,
+    workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -24,17 +25,12 @@ use crate::commands::{
     name = "durable",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 success, 1 error (for `doctor`: findings), 2 invalid usage"
+    after_help = "Exit codes: 0 success, 1 error, 2 invalid usage, 3 findings of `doctor` or time limit of `wait`"
 )]
 struct Cli {
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Repeat the command every N seconds until Ctrl-C (for ls, show, explain, queues, workers,
-    /// audit and doctor)
-    #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    watch: Option<u64>,
     #[command(subcommand)]
     command: Command,
 }
@@ -48,6 +44,7 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Explain(explain::ExplainArgs),
+    Wait(wait::WaitArgs),
     Enqueue(enqueue::EnqueueArgs),
     Signal(signal::SignalArgs),
     Cancel(cancel::CancelArgs),
@@ -78,24 +75,56 @@ enum Command {
     DemoWorker,
 }
 
+impl Command {
+    /// Returns the seconds between two runs of a command with the option `--watch`.
+    fn watch(&self) -> Option<u64> {
+        let watch = match self {
+            Command::Ls(args) => &args.watch,
+            Command::Show(args) => &args.watch,
+            Command::Explain(args) => &args.watch,
+            Command::Queues(args) => &args.watch,
+            Command::Lanes(args) => &args.watch,
+            Command::Partitions(args) => &args.watch,
+            Command::Timers(args) => &args.watch,
+            Command::Schedules(args) => &args.watch,
+            Command::Workers(args) => &args.watch,
+            Command::Projections(args) => &args.watch,
+            Command::Audit(args) => &args.watch,
+            Command::Doctor(args) => &args.watch,
+            _ => return None,
+        };
+        watch.seconds
+    }
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if json && error.use_stderr() => {
+            let message = error.render().to_string();
+            print_error("usage", message.trim());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(table::is_coloured(std::io::stderr().is_terminal()))
         .init();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&error.into()),
+        Err(error) => return fail(&error.into(), json),
     };
     let ended = runtime.block_on(async {
-        match cli.watch {
-            Some(seconds) => watch::run(seconds, &cli.command, || run(Cli::parse())).await,
+        match cli.command.watch() {
+            Some(seconds) => watch::run(seconds, || run(Cli::parse())).await,
             None => {
                 let ended = run(cli).await;
                 connect::record_outcome(&ended).await;
@@ -106,7 +135,7 @@ fn main() -> ExitCode {
     // Limits the wait for blocking tasks that still run, so that they do not keep the process from
     // exiting.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    ended.unwrap_or_else(|error| fail(&error))
+    ended.unwrap_or_else(|error| fail(&error, json))
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -114,6 +143,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Demo(args) => return demo::run(args, json).await,
         Command::Doctor(args) => return doctor::run(args, json).await,
+        Command::Wait(args) => return wait::run(args, json).await,
         Command::Serve(args) => serve::run(args, json).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -145,11 +175,45 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the error and returns the exit code: 2 for invalid usage, 1 for every other error.
-fn fail(error: &anyhow::Error) -> ExitCode {
-    // Escapes each line of the error message and keeps the line breaks, because a message may have
-    // several lines, for example the end of a log.
-    let lines: Vec<String> = text::chain(error).lines().map(text::safe).collect();
-    eprintln!("error: {}", lines.join("\n"));
-    ExitCode::from(if error.is::<connect::Usage>() { 2 } else { 1 })
+/// Prints the error and returns the exit code: 2 for invalid usage, 1 for every other error. With
+/// `--json`, the error is one JSON object.
+fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
+    let is_usage = error.is::<connect::Usage>();
+    let code = match error.downcast_ref::<gen_durable::Error>() {
+        _ if is_usage => "usage",
+        Some(error) => kind_name(error.kind()),
+        None => "failed",
+    };
+    if json {
+        print_error(code, &text::chain(error));
+    } else {
+        // Escapes each line of the error message and keeps the line breaks, because a message may
+        // have several lines, for example the end of a log.
+        let lines: Vec<String> = text::chain(error).lines().map(text::safe).collect();
+        eprintln!("error: {}", lines.join("\n"));
+    }
+    ExitCode::from(if is_usage { 2 } else { 1 })
+}
+
+/// Prints an error as one JSON object to stderr.
+fn print_error(code: &str, message: &str) {
+    let error = serde_json::json!({"error": {"code": code, "message": message}});
+    eprintln!("{}", text::safe_json(&error.to_string()));
+}
+
+/// Returns the code of an error for programs, with the names of the HTTP API.
+fn kind_name(kind: gen_durable::client::ErrorKind) -> &'static str {
+    use gen_durable::client::ErrorKind;
+    match kind {
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::NoTarget => "no_target",
+        ErrorKind::KeyTaken => "key_taken",
+        ErrorKind::RunInProgress => "taken",
+        ErrorKind::InboxFull => "inbox_full",
+        ErrorKind::Invalid => "invalid",
+        ErrorKind::Transient => "database_away",
+        ErrorKind::Unknown => "outcome_unknown",
+        ErrorKind::Schema => "schema",
+        _ => "failed",
+    }
 }

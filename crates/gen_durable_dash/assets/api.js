@@ -21,15 +21,30 @@ export class Problem extends Error {
   }
 }
 
+// A request without an answer after this time is given up. The server gives up a read earlier.
+const READ_MS = 10000;
+const ACT_MS = 15000;
+
+const LATE_READ = 'The server did not answer in time.';
+const LATE_ACT = 'The server did not answer in time: the action may or may not have taken effect, and may still do so. Check the audit log before you repeat it.';
+
 async function request(path, options) {
+  const isAct = options?.method === 'POST';
   let response;
+  let text;
   try {
-    response = await fetch(path, { credentials: 'same-origin', ...options });
-  } catch {
-    throw new Problem(0, { detail: 'the server does not respond' });
+    response = await fetch(path, { credentials: 'same-origin', signal: AbortSignal.timeout(isAct ? ACT_MS : READ_MS), ...options });
+    text = await response.text();
+  } catch (error) {
+    const isLate = error?.name === 'TimeoutError' || error?.name === 'AbortError';
+    throw new Problem(0, { code: isLate ? 'late' : 'away', detail: isLate ? (isAct ? LATE_ACT : LATE_READ) : 'The server does not respond.' });
   }
-  const text = await response.text();
-  if (response.status === 401 && options?.method !== 'POST') location.reload();
+  if (response.status === 401) {
+    // The page of the sign-in has the same address, so the sign-in leads back to this page. An
+    // action keeps its dialog, so that its input is not lost.
+    if (!isAct) location.reload();
+    throw new Problem(401, { code: 'signed_out', detail: 'Your session has ended.' });
+  }
   let body = null;
   try { body = text ? JSON.parse(text, exactly) : null; } catch { /* not JSON: the status says enough */ }
   if (!response.ok) throw new Problem(response.status, body);

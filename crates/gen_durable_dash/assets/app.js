@@ -1,10 +1,11 @@
 // The frame around every page: navigation, search, keyboard shortcuts, and the connection status.
 
-import { html, render, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { html, render, useEffect, useRef, useState } from './view.js';
 import { get, post } from './api.js';
 import { useLive } from './live.js';
 import { Dialog, Loading, Toasts } from './parts.js';
-import { counted } from './text.js';
+import { counted, exact, span } from './text.js';
+import { TIMES, setTimes, useTimes } from './zone.js';
 import { go, link, useRoute } from './route.js';
 import { Overview } from './pages/overview.js';
 import { Machine, Machines } from './pages/machines.js';
@@ -18,6 +19,7 @@ import { Schedule, Schedules } from './pages/schedules.js';
 import { Projections } from './pages/projections.js';
 import { Workers } from './pages/workers.js';
 import { Audit } from './pages/audit.js';
+import { BulkHost } from './pages/bulk.js';
 
 // One entry per page: its path, name, shortcut (after g), the list view, the view of a single item,
 // and the number shown beside the name.
@@ -31,7 +33,7 @@ const PAGES = [
   { path: 'timers', name: 'Timers', key: 't', view: Timers, count: (live) => live?.findings?.overdue, tone: 'bad' },
   { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.findings?.schedules_failing, tone: 'bad' },
   { path: 'projections', name: 'Projections', key: 'p', view: Projections, one: Projections },
-  { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length },
+  { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length, isShown: (live) => live?.at, toneOf: (count) => (count ? '' : 'bad') },
   { path: 'audit', name: 'Audit log', key: 'a', view: Audit },
 ];
 
@@ -96,6 +98,34 @@ function Theme() {
   </button>`;
 }
 
+// Switches between relative times and exact times in the zone of the browser or in UTC.
+function Times() {
+  const times = useTimes();
+  const next = TIMES[(TIMES.indexOf(times) + 1) % TIMES.length];
+  return html`<button class="quiet times" onClick=${() => setTimes(next)} aria-label=${`Times: ${times}. Change to ${next}`} title=${`Times: ${times}`}>${times}</button>`;
+}
+
+// The state of the connection: whether numbers arrive, and how old they are.
+function connection(live) {
+  const trouble = live.data?.trouble;
+  if (!live.received) return { dot: 'is-off', said: 'connecting' };
+  if (live.isStale) return { dot: 'is-bad', said: `last update ${span(live.age)} ago` };
+  if (trouble) return { dot: 'is-bad', said: 'database unavailable' };
+  return live.connected ? { dot: 'is-on', said: 'live' } : { dot: 'is-off', said: 'reconnecting' };
+}
+
+// The most important thing that is wrong, on every page.
+function Banner({ live }) {
+  const { data } = live;
+  if (data?.trouble) {
+    return html`<p class="notice is-bad" role="alert">The database does not respond since ${exact(data.trouble_since)}.${data.at && html` The numbers on this page are from ${exact(data.at)}.`} ${data.trouble}</p>`;
+  }
+  if (live.isStale) return html`<p class="notice is-bad" role="alert">No numbers have arrived for ${span(live.age)}: the server or the database does not respond. The numbers on this page are from ${exact(data.at)}.</p>`;
+  const alerts = (data?.alerts ?? []).filter((alert) => alert.severity === 'critical');
+  if (!alerts.length) return null;
+  return html`<div class="notice is-bad" role="alert">${alerts.slice(0, 3).map((alert) => html`<p key=${alert.code + alert.text}><a href=${link(alert.page)}>${alert.text}</a></p>`)}${alerts.length > 3 && html`<p><a href="#/">${alerts.length - 3} more</a></p>`}</div>`;
+}
+
 function Help({ onClose }) {
   return html`<${Dialog} title="Keyboard shortcuts" onClose=${onClose}>
     <dl class="keys">
@@ -122,17 +152,20 @@ function Frame() {
     document.title = `${one ?? page?.name ?? 'Page not found'} · ${title}`;
     document.querySelector('main')?.focus({ preventScroll: true });
     scrollTo(0, 0);
+    // On a phone the list of pages scrolls sideways.
+    document.querySelector('.side [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
   }, [section, one, title]);
   const signOut = async () => { await post('session/end'); location.reload(); };
-  const trouble = live.data?.trouble;
-  const dot = !live.connected ? 'is-off' : trouble ? 'is-bad' : 'is-on';
-  const said = !live.connected ? 'connecting' : trouble ? 'database unavailable' : 'live';
+  const { dot, said } = connection(live);
+  // A new choice renders every page again.
+  useTimes();
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>
     <header class="top">
       <a class="brand" href="#/"><img src="assets/icon.svg" alt="" width="26" height="26" /><span>${title}</span></a>
       <${Search} />
       <span class=${`dot ${dot}`} role="status"><i></i>${said}</span>
+      <${Times} />
       <${Theme} />
       <button class="quiet keys-button" onClick=${() => setHelp(true)} aria-label="Keyboard shortcuts">?</button>
       ${session?.may_sign_out && html`<button class="quiet" onClick=${signOut}>Sign out</button>`}
@@ -141,18 +174,19 @@ function Frame() {
       ${PAGES.map((item) => {
         const count = item.count?.(live.data);
         return html`<a href=${link(item.path)} aria-current=${item === page ? 'page' : undefined}>
-          ${item.name}${count > 0 && html`<span class=${`badge ${item.tone ?? ''}`}>${counted(count)}</span>`}
+          ${item.name}${(count > 0 || item.isShown?.(live.data)) && html`<span class=${`badge ${item.toneOf?.(count) ?? item.tone ?? ''}`}>${counted(count)}</span>`}
         </a>`;
       })}
       <p class="about">${session && html`${session.role}<br />schema ${session.schema}<br />v${session.version}`}</p>
     </nav>
     <main id="main" tabindex="-1">
-      ${trouble && html`<p class="notice is-bad" role="alert">The database does not respond, so these numbers are out of date. ${trouble}</p>`}
+      <${Banner} live=${live} />
       ${View
         ? session ? html`<${View} key=${`${section}/${one ?? ''}`} one=${one} query=${route.query} live=${live} mayAct=${session.may_act} />` : html`<${Loading} lines=${6} />`
         : html`<h1>Page not found</h1><p>This page does not exist. <a href="#/">Back to the overview</a></p>`}
     </main>
     <${Toasts} />
+    <${BulkHost} />
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
 }
 

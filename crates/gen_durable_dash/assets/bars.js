@@ -1,6 +1,6 @@
 // Draws a stacked bar chart as SVG: counts by kind in each part of a time range ahead.
 
-import { html, useState } from './vendor/preact-htm.js';
+import { html, useState } from './view.js';
 import { number } from './text.js';
 
 const WIDTH = 600;

@@ -1,6 +1,7 @@
 // Draws a line chart as SVG.
 
-import { html, useState } from './vendor/preact-htm.js';
+import { html, useState } from './view.js';
+import { clock } from './text.js';
 
 const WIDTH = 600;
 const HEIGHT = 150;
@@ -47,7 +48,8 @@ export function Chart({ label, from, step, lines, format, smooth = 1, bridge = f
   const top = ceiling(Math.max(0, ...averaged.flatMap((line) => line.shown.map((value) => value ?? 0))));
   const x = (index) => LEFT + (index / Math.max(1, count - 1)) * (WIDTH - LEFT - 4);
   const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
-  const ticks = [0, top / 2, top];
+  const isEmpty = averaged.every((line) => line.shown.every((value) => !value));
+  const ticks = isEmpty ? [0] : [0, top / 2, top];
   const minutes = [];
   for (let index = 0; index < count; index += 1) {
     const second = from + index * step;
@@ -62,7 +64,7 @@ export function Chart({ label, from, step, lines, format, smooth = 1, bridge = f
   return html`<figure class="chart">
     <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label=${label} onPointerMove=${move} onPointerLeave=${() => setAt(null)}>
       ${ticks.map((tick) => html`<g class="tick"><line x1=${LEFT} x2=${WIDTH - 4} y1=${y(tick)} y2=${y(tick)} /><text x=${LEFT - 6} y=${y(tick) + 3.5} text-anchor="end">${format(tick)}</text></g>`)}
-      ${minutes.map(([index, second]) => html`<text class="minute" x=${x(index)} y=${HEIGHT - 4} text-anchor="middle">${new Date(second * 1000).toTimeString().slice(0, 5)}</text>`)}
+      ${minutes.map(([index, second]) => html`<text class="minute" x=${x(index)} y=${HEIGHT - 4} text-anchor="middle">${clock(second * 1000).slice(0, 5)}</text>`)}
       ${averaged.map((line) => html`
         ${line.area && html`<path class=${`area ${line.tone}`} d=${`${path(line.shown, x, y)}L${x(count - 1)} ${y(0)}L${x(0)} ${y(0)}Z`} />`}
         <path class=${`line ${line.tone}`} d=${path(line.shown, x, y)} />`)}
@@ -73,7 +75,7 @@ export function Chart({ label, from, step, lines, format, smooth = 1, bridge = f
         const value = line.shown[pick ?? count - 1];
         return html`<span class="key"><i class=${line.tone}></i>${line.name} <b>${value === null || value === undefined ? '–' : format(value)}${unit}</b></span>`;
       })}
-      <span class="key when">${pick === null ? 'now' : new Date((from + pick * step) * 1000).toTimeString().slice(0, 8)}</span>
+      <span class="key when">${pick === null ? 'now' : clock((from + pick * step) * 1000).slice(0, 8)}</span>
     </figcaption>
   </figure>`;
 }

@@ -1,13 +1,13 @@
 // A machine drawn as a graph: its steps in layers from left to right, and the transitions that the
 // recorded history contains.
 
-import { html } from './vendor/preact-htm.js';
-import { counted, number, span } from './text.js';
+import { html } from './view.js';
+import { atLeast, entry, number, span } from './text.js';
 import { link } from './route.js';
 
 const BOX = { w: 150, h: 62 };
 const GAP = { x: 56, y: 30 };
-const ENDS = { done: 'done', stop: 'failed', cancel: 'cancelled' };
+const ENDS = { done: 'done', fail: 'failed', cancel: 'cancelled' };
 // The graph shows the outcomes failed and cancelled below the steps, so that edges to them cross no
 // step.
 const BELOW = ['→failed', '→cancelled'];
@@ -18,7 +18,7 @@ function edgesOf(machine) {
   const edges = new Map();
   const loops = new Map();
   for (const edge of machine.edges) {
-    const end = ENDS[edge.outcome] ?? null;
+    const end = entry(ENDS, edge.outcome) ?? null;
     const to = end ? `→${end}` : edge.to;
     if (!end && edge.from === edge.to) {
       const loop = loops.get(edge.from) ?? { retries: 0, other: 0 };
@@ -124,10 +124,15 @@ function curve(from, to, isBack, isBelow) {
 const LIVE = ['executing', 'runnable', 'awaiting_signal', 'awaiting_children', 'queued'];
 const BAD = ['failed', 'stuck', 'cancelled'];
 
-function Node({ machine, step, spot, counts, loop }) {
+function Node({ machine, step, spot, counts, loop, capped }) {
   const live = LIVE.reduce((sum, status) => sum + (counts[status] ?? 0), 0);
   const bad = (counts.failed ?? 0) + (counts.stuck ?? 0);
   const bar = LIVE.filter((status) => counts[status]);
+  const isCapped = (statuses) => statuses.some((status) => counts[status] && capped.includes(status));
+  const [liveText, badText] = [atLeast(live, isCapped(LIVE)), atLeast(bad, isCapped(['failed', 'stuck']))];
+  const what = live ? (counts.executing ? `${atLeast(counts.executing, isCapped(['executing']))} running` : 'waiting') : 'idle';
+  // The description is left out if it would overlap the number of failures.
+  const fits = liveText.length * 9.5 + what.length * 6 + (bad ? badText.length + 8 : 0) * 6.5 < BOX.w - 36;
   let at = 0;
   const said = [...LIVE, ...BAD].filter((status) => counts[status]).map((status) => `${counts[status]} ${status.replace('_', ' ')}`);
   return html`<a href=${link('instances', { machine, step })}>
@@ -135,9 +140,9 @@ function Node({ machine, step, spot, counts, loop }) {
     <g class=${`node ${live ? 'is-live' : ''} ${bad ? 'is-bad' : ''}`} transform=${`translate(${spot.x} ${spot.y})`}>
       <rect class="box" width=${BOX.w} height=${BOX.h} rx="10" />
       <text class="name" x="12" y="22">${step.length > 17 ? `${step.slice(0, 16)}…` : step}</text>
-      <text class="count" x="12" y="43">${counted(live)}</text>
-      <text class="what" x=${20 + counted(live).length * 9.5} y="43">${live ? (counts.executing ? `${counted(counts.executing)} running` : 'waiting') : 'idle'}</text>
-      ${bad > 0 && html`<text class="bad" x=${BOX.w - 12} y="43" text-anchor="end">${counted(bad)} failed</text>`}
+      <text class="count" x="12" y="43">${liveText}</text>
+      ${fits && html`<text class="what" x=${20 + liveText.length * 9.5} y="43">${what}</text>`}
+      ${bad > 0 && html`<text class="bad" x=${BOX.w - 12} y="43" text-anchor="end">${badText} failed</text>`}
       ${loop?.retries > 0 && html`<text class="loop" x=${BOX.w - 12} y="22" text-anchor="end">↻ ${number(loop.retries)}</text>`}
       ${bar.map((status) => {
         const width = (counts[status] / live) * (BOX.w - 24);
@@ -153,7 +158,7 @@ const End = ({ name, spot, count }) => html`<g class=${`end is-${name}`} transfo
   <circle r="9" cx="10" /><text x="27" y="4.5">${name}</text><text class="what" x="27" y="20">${number(count)}</text>
 </g>`;
 
-export function Graph({ machine }) {
+export function Graph({ machine, capped = [] }) {
   const { positions, edges, loops, back, width, height } = layout(machine);
   const most = Math.max(1, ...edges.map((arc) => arc.count));
   const into = (step) => edges.filter((arc) => arc.to === step).reduce((sum, arc) => sum + arc.count, 0);
@@ -170,7 +175,7 @@ export function Graph({ machine }) {
       })}
       ${[...positions].map(([step, spot]) => (step.startsWith('→')
         ? html`<${End} name=${step.slice(1)} spot=${spot} count=${into(step)} />`
-        : html`<${Node} machine=${machine.name} step=${step} spot=${spot} counts=${machine.steps[step] ?? {}} loop=${loops.get(step)} />`))}
+        : html`<${Node} machine=${machine.name} step=${step} spot=${spot} capped=${capped} counts=${machine.steps[step] ?? {}} loop=${loops.get(step)} />`))}
     </svg>
   </div>`;
 }

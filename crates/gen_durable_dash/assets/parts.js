@@ -1,13 +1,14 @@
 // Components shared by the pages.
 
-import { html, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { html, useEffect, useRef, useState } from './view.js';
 import { Exact } from './api.js';
 import { exact, relative, statusName } from './text.js';
+import { isRelative } from './zone.js';
 import { link } from './route.js';
 
 export const Status = ({ status }) => html`<span class=${`status is-${status}`}>${statusName(status)}</span>`;
 
-export const Time = ({ at, now }) => html`<time datetime=${at} title=${exact(at)}>${relative(at, now)}</time>`;
+export const Time = ({ at, now }) => html`<time datetime=${at} title=${isRelative() ? exact(at) : relative(at, now)}>${isRelative() || !at ? relative(at, now) : exact(at)}</time>`;
 
 export const InstanceLink = ({ id }) => html`<a class="id" href=${link(`instances/${id}`)}>${id}</a>`;
 
@@ -24,7 +25,12 @@ export const Loading = ({ lines = 3 }) => html`<div class="loading" role="status
   ${Array.from({ length: lines }, () => html`<span class="bone"></span>`)}
 </div>`;
 
-export const ErrorNotice = ({ error }) => error && html`<p class="notice is-bad" role="alert">${error.message}</p>`;
+// An error of a request. If rows of an earlier answer are still shown, `since` is the time of that
+// answer.
+export const ErrorNotice = ({ error, since }) => error && html`<p class="notice is-bad" role="alert">${error.message}${since && html` The rows below are from ${exact(since)}.`}${error.status === 401 && html` <button type="button" onClick=${() => location.reload()}>Sign in</button>`}</p>`;
+
+// The state of a list that could not be read: it is not an empty list.
+export const Unreadable = ({ error }) => html`<div class="empty" role="alert"><p class="empty-title">This could not be read</p><p class="error-text">${error.message}</p>${error.status === 401 && html`<button type="button" onClick=${() => location.reload()}>Sign in</button>`}</div>`;
 
 export const Tile = ({ label, value, note, tone = '', href }) => {
   const inside = html`<span class="tile-label">${label}</span><span class="tile-value">${value}</span><span class="tile-note">${note}</span>`;
@@ -94,6 +100,13 @@ export function FormDialog({ title, verb, danger, onSubmit, onClose, children })
   <//>`;
 }
 
+// A button for an action with consequences: a dialog names them and asks for confirmation.
+export function ConfirmButton({ label, title, verb, describe, tone = '', danger, onConfirm, children }) {
+  const [open, setOpen] = useState(false);
+  return html`<button class=${tone} aria-label=${describe} onClick=${() => setOpen(true)}>${label}</button>
+    ${open && html`<${FormDialog} title=${title} verb=${verb} danger=${danger} onSubmit=${onConfirm} onClose=${() => setOpen(false)}>${children}<//>`}`;
+}
+
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
 
 // An input that keeps the text being typed while the page around it is rendered again. A new value
@@ -105,16 +118,24 @@ export function Typed({ value = '', ...rest }) {
   return html`<input ...${rest} value=${now.text} onInput=${(event) => setState({ ...now, text: event.target.value })} />`;
 }
 
+const TOAST_MS = 8000;
 const toasts = new Set();
 export const toast = (text) => toasts.forEach((show) => show(text));
 
 export function Toasts() {
   const [text, setText] = useState(null);
+  const box = useRef(null);
   useEffect(() => {
     let timer;
-    const show = (said) => { setText(said); clearTimeout(timer); timer = setTimeout(() => setText(null), 4000); };
+    const show = (said) => { setText(said); clearTimeout(timer); timer = setTimeout(() => setText(null), TOAST_MS); };
     toasts.add(show);
     return () => toasts.delete(show);
   }, []);
-  return html`<div class="toasts" role="status" aria-live="polite">${text && html`<span class="toast">${text}</span>`}</div>`;
+  // A popover is above the backdrop of a dialog, if it is opened after the dialog.
+  useEffect(() => {
+    if (!box.current?.showPopover) return;
+    if (box.current.matches(':popover-open')) box.current.hidePopover();
+    if (text) box.current.showPopover();
+  }, [text]);
+  return html`<div ref=${box} class="toasts" popover="manual" role="status" aria-live="polite">${text && html`<span class="toast">${text}</span>`}</div>`;
 }

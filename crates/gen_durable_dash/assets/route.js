@@ -1,6 +1,6 @@
 // The route: the part of the URL after the #, so that the dashboard works under any prefix.
 
-import { useEffect, useState } from './vendor/preact-htm.js';
+import { useEffect, useState } from './view.js';
 import { query } from './api.js';
 
 function decoded(text) {

@@ -1,11 +1,19 @@
 // Formatting of numbers, times and names. The results are rendered as text, never as markup.
 
+import { inZone, zone } from './zone.js';
+
 const whole = new Intl.NumberFormat('en');
 
 export const number = (value) => (value === null || value === undefined ? '–' : whole.format(value));
 
 // Formats a count that stops at 10,001.
 export const counted = (value) => (value > 10000 ? '10,000+' : number(value));
+
+// Formats a part of a count that has stopped: the part is a lower bound.
+export const atLeast = (value, isCapped) => (isCapped && value > 0 ? `${number(Math.min(value, 10000))}+` : counted(value));
+
+// Returns the entry of a table, and never a property that every object has, such as `constructor`.
+export const entry = (table, key) => (Object.hasOwn(table, key) ? table[key] : undefined);
 
 export function rate(value) {
   if (value === 0) return '0';
@@ -25,7 +33,7 @@ export function bytes(value) {
 export function span(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return '–';
   const s = ms / 1000;
-  if (ms === 0) return '0';
+  if (ms === 0) return '0 s';
   if (ms < 1) return '<1 ms';
   if (s < 1) return `${Math.round(ms)} ms`;
   if (s < 10) return `${s.toFixed(1)} s`;
@@ -47,12 +55,11 @@ export const since = (time, now) => (time ? span(Math.max(0, now - Date.parse(ti
 
 export function clock(time) {
   if (!time) return '–';
-  const at = new Date(time);
-  const two = (value) => String(value).padStart(2, '0');
-  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, '0')}`;
+  const milliseconds = String(new Date(time).getMilliseconds()).padStart(3, '0');
+  return `${inZone(time, zone()).slice(11, 19)}.${milliseconds}`;
 }
 
-export const exact = (time) => (time ? new Date(time).toLocaleString() : '');
+export const exact = (time) => (time ? inZone(time, zone()) : '');
 
 export const statusName = (status) => status.replaceAll('_', ' ');
 

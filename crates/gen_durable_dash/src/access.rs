@@ -7,22 +7,25 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::sync::watch;
+
 use ring::{
     digest::{SHA256, digest},
     rand::{SecureRandom, SystemRandom},
 };
 
-use crate::audit::Notes;
+use crate::{
+    audit::Notes,
+    lockout::{Lockout, Refusal},
+};
 
 /// Minimum length of a token. Shorter tokens can be guessed.
 const TOKEN_BYTES_MIN: usize = 22;
 /// Lifetime of a browser session.
 const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of browser sessions. A further sign-in removes the oldest session.
+/// Maximum number of browser sessions of one token. A further sign-in with the token removes its
+/// oldest session.
 const SESSIONS_MAX: usize = 1_000;
-/// Maximum number of requests per minute with a wrong token that the dashboard answers with "wrong
-/// token". It answers further requests of that minute with a wrong token with "too many requests".
-const FAILURES_PER_MINUTE_MAX: u32 = 30;
 
 /// The permissions of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct Caller {
     pub(crate) name: String,
     /// The address of the caller, if it is known.
     pub(crate) place: Option<String>,
+    /// The browser session of the caller, if a cookie has authenticated the request.
+    pub(crate) session: Option<Hash>,
     /// The HTTP handler stores its description of the action in this field, and the dashboard
     /// writes the description into the audit record of the request.
     pub(crate) notes: Option<Arc<Notes>>,
@@ -54,6 +59,7 @@ impl Caller {
             role: Role::Operator,
             name: name.into(),
             place: None,
+            session: None,
             notes: None,
         }
     }
@@ -64,6 +70,7 @@ impl Caller {
             role: Role::Reader,
             name: name.into(),
             place: None,
+            session: None,
             notes: None,
         }
     }
@@ -86,7 +93,8 @@ impl Caller {
     }
 }
 
-/// The error of [`Access::tokens`]: a token is too short, or both tokens are equal.
+/// The error of [`Access::tokens`] and [`Access::named_tokens`]: a token is too short, or two
+/// tokens are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeakToken(String);
 
@@ -104,13 +112,8 @@ pub struct Access(AccessKind);
 
 #[derive(Clone)]
 enum AccessKind {
-    Tokens {
-        operator: Hash,
-        reader: Option<Hash>,
-    },
-    OnlyLocal {
-        name: String,
-    },
+    Tokens(Vec<(Hash, Caller)>),
+    OnlyLocal { name: String },
     Host,
 }
 
@@ -123,21 +126,52 @@ impl Access {
     ///
     /// Returns [`WeakToken`] if a token is too short or if both tokens are equal.
     pub fn tokens(operator: &str, reader: Option<&str>) -> Result<Access, WeakToken> {
-        let is_short = |token: &str| token.trim().len() < TOKEN_BYTES_MIN;
-        if is_short(operator) || reader.is_some_and(is_short) {
-            return Err(WeakToken(format!(
-                "a token must have at least {TOKEN_BYTES_MIN} characters, or it can be guessed"
-            )));
+        let operator = (Caller::operator("operator token"), operator);
+        let reader = reader.map(|reader| (Caller::reader("reader token"), reader));
+        Access::named_tokens([Some(operator), reader].into_iter().flatten())
+    }
+
+    /// Authenticates callers by one token per person or program. The audit log shows the name of
+    /// the caller, so it says which person has acted:
+    ///
+    /// ```
+    /// use gen_durable_dash::{Access, Caller};
+    ///
+    /// let access = Access::named_tokens([
+    ///     (Caller::operator("ann"), "a-long-random-secret-of-ann"),
+    ///     (Caller::reader("grafana"), "a-long-random-secret-of-grafana"),
+    /// ])?;
+    /// # Ok::<(), gen_durable_dash::WeakToken>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns [`WeakToken`] if there is no token, if a token is too short, or if two tokens are
+    /// equal.
+    pub fn named_tokens<S: AsRef<str>>(
+        tokens: impl IntoIterator<Item = (Caller, S)>,
+    ) -> Result<Access, WeakToken> {
+        let mut all: Vec<(Hash, Caller)> = Vec::new();
+        for (caller, token) in tokens {
+            let token = token.as_ref().trim();
+            if token.len() < TOKEN_BYTES_MIN {
+                return Err(WeakToken(format!(
+                    "a token must have at least {TOKEN_BYTES_MIN} characters, or it can be guessed"
+                )));
+            }
+            let hash = hash(token);
+            if let Some((_, other)) = all.iter().find(|(known, _)| *known == hash) {
+                return Err(WeakToken(format!(
+                    "the token of {:?} must differ from the token of {:?}",
+                    caller.name, other.name
+                )));
+            }
+            all.push((hash, caller));
         }
-        if reader.is_some_and(|reader| reader.trim() == operator.trim()) {
-            return Err(WeakToken(
-                "the reader token must differ from the operator token".to_owned(),
-            ));
+        match all.is_empty() {
+            true => Err(WeakToken("at least one token is required".to_owned())),
+            false => Ok(Access(AccessKind::Tokens(all))),
         }
-        Ok(Access(AccessKind::Tokens {
-            operator: hash(operator),
-            reader: reader.map(hash),
-        }))
     }
 
     /// Gives every request the operator role. Use this rule only for a listener on a loopback
@@ -157,18 +191,15 @@ impl Access {
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
-            AccessKind::Tokens {
-                reader: Some(_), ..
-            } => "Access(two tokens)",
-            AccessKind::Tokens { .. } => "Access(a token)",
-            AccessKind::OnlyLocal { .. } => "Access(only local)",
-            AccessKind::Host => "Access(by host)",
-        })
+        match &self.0 {
+            AccessKind::Tokens(tokens) => write!(f, "Access({} tokens)", tokens.len()),
+            AccessKind::OnlyLocal { .. } => f.write_str("Access(only local)"),
+            AccessKind::Host => f.write_str("Access(by host)"),
+        }
     }
 }
 
-type Hash = [u8; 32];
+pub(crate) type Hash = [u8; 32];
 
 fn hash(token: &str) -> Hash {
     let mut hash = [0; 32];
@@ -189,9 +220,10 @@ pub(crate) struct Doors {
     /// Browser sessions by the hash of their cookie. A request locks this mutex briefly, never
     /// across an await.
     sessions: Mutex<HashMap<Hash, Session>>,
-    /// Start of the current minute and the number of wrong tokens that requests have sent in it. A
-    /// request locks this mutex briefly, never across an await.
-    failures: Mutex<(Instant, u32)>,
+    /// Changes whenever a session ends early, so that event streams of the session end.
+    ended: watch::Sender<()>,
+    /// The wrong tokens of each address.
+    lockout: Lockout,
 }
 
 #[derive(Debug, Clone)]
@@ -200,25 +232,19 @@ struct Session {
     until: Instant,
 }
 
-/// The reason why the dashboard rejected a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    Wrong,
-    TooMany,
-}
-
 impl Doors {
     pub(crate) fn new(access: Access) -> Doors {
         Doors {
             access,
             sessions: Mutex::default(),
-            failures: Mutex::new((Instant::now(), 0)),
+            ended: watch::Sender::default(),
+            lockout: Lockout::default(),
         }
     }
 
     /// Returns whether the access rule lets browsers sign in with a token.
     pub(crate) fn has_tokens(&self) -> bool {
-        matches!(self.access.0, AccessKind::Tokens { .. })
+        matches!(self.access.0, AccessKind::Tokens(_))
     }
 
     /// Returns whether the host program of the dashboard authenticates callers.
@@ -235,36 +261,17 @@ impl Doors {
         }
     }
 
-    /// Returns the caller that a token belongs to. If the token is wrong, counts the failure and
-    /// returns an error.
-    pub(crate) fn by_token(&self, token: &str) -> Result<Caller, Refusal> {
-        let AccessKind::Tokens { operator, reader } = &self.access.0 else {
+    /// Returns the caller that a token belongs to. If the token is wrong, counts the failure of the
+    /// address and returns an error.
+    pub(crate) fn by_token(&self, token: &str, source: Option<&str>) -> Result<Caller, Refusal> {
+        let AccessKind::Tokens(tokens) = &self.access.0 else {
             return Err(Refusal::Wrong);
         };
         let shown = hash(token);
-        if is_equal(operator, &shown) {
-            return Ok(Caller::operator("operator token"));
-        }
-        if reader
-            .as_ref()
-            .is_some_and(|reader| is_equal(reader, &shown))
-        {
-            return Ok(Caller::reader("reader token"));
-        }
-        Err(self.failed())
-    }
-
-    fn failed(&self) -> Refusal {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if failures.0.elapsed() > Duration::from_secs(60) {
-            *failures = (Instant::now(), 0);
-        }
-        failures.1 = failures.1.saturating_add(1);
-        if failures.1 > FAILURES_PER_MINUTE_MAX {
-            Refusal::TooMany
-        } else {
-            Refusal::Wrong
-        }
+        let number = tokens.iter().position(|(known, _)| is_equal(known, &shown));
+        let number = self.lockout.admit(source, number, Instant::now())?;
+        let found = tokens.get(number).map(|(_, caller)| caller.clone());
+        found.ok_or(Refusal::Wrong)
     }
 
     /// Creates a browser session for a caller and returns the value of the session cookie. Returns
@@ -276,12 +283,15 @@ impl Doors {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         sessions.retain(|_, session| session.until > now);
-        if sessions.len() >= SESSIONS_MAX {
+        let own = |session: &Session| session.caller.name == caller.name;
+        if sessions.values().filter(|session| own(session)).count() >= SESSIONS_MAX {
             let oldest = sessions
                 .iter()
+                .filter(|(_, session)| own(session))
                 .min_by_key(|(_, session)| session.until)
                 .map(|(key, _)| *key);
             oldest.and_then(|oldest| sessions.remove(&oldest));
+            self.ended.send_replace(());
         }
         sessions.insert(
             hash(&cookie),
@@ -296,10 +306,14 @@ impl Doors {
     /// Returns the caller of the session with this cookie, if the session has not expired.
     pub(crate) fn by_cookie(&self, cookie: &str) -> Option<Caller> {
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions
-            .get(&hash(cookie))
-            .filter(|session| session.until > Instant::now())
-            .map(|session| session.caller.clone())
+        let key = hash(cookie);
+        let session = sessions
+            .get(&key)
+            .filter(|session| session.until > Instant::now())?;
+        Some(Caller {
+            session: Some(key),
+            ..session.caller.clone()
+        })
     }
 
     pub(crate) fn sign_out(&self, cookie: &str) {
@@ -307,5 +321,27 @@ impl Doors {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&hash(cookie));
+        self.ended.send_replace(());
+    }
+
+    /// Returns the time at which a session expires, or `None` if the session has ended.
+    fn expiry(&self, session: &Hash) -> Option<Instant> {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions
+            .get(session)
+            .map(|session| session.until)
+            .filter(|until| *until > Instant::now())
+    }
+
+    /// Returns a future that resolves when a session has ended: because its user has signed out,
+    /// because it has expired, or because the token has too many sessions.
+    pub(crate) async fn session_ended(&self, session: Hash) {
+        let mut ended = self.ended.subscribe();
+        while let Some(until) = self.expiry(&session) {
+            tokio::select! {
+                changed = ended.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(until.into()) => {}
+            }
+        }
     }
 }

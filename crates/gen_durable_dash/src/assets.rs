@@ -34,6 +34,9 @@ static ASSETS: &[(&str, AssetKind, &str)] = assets![
     "parts.js" Script,
     "route.js" Script,
     "text.js" Script,
+    "view.js" Script,
+    "zone.js" Script,
+    "pages/bulk.js" Script,
     "pages/acts.js" Script,
     "pages/audit.js" Script,
     "pages/failures.js" Script,
@@ -94,17 +97,22 @@ pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> 
 }
 
 /// Returns the sign-in page. The page refers to no other file, because the server returns no files
-/// to unauthenticated browsers. The style of the page is inline, and the content security policy
-/// allows that style by its hash.
+/// to unauthenticated browsers. The style and the script of the page are inline, and the content
+/// security policy allows them by their hashes.
 pub(crate) fn login_page(status: StatusCode, said: Option<&str>) -> Response {
     let page = LOGIN.replace("<!--said-->", said.unwrap_or_default());
-    let style = page
-        .split_once("<style>")
-        .and_then(|(_, rest)| rest.split_once("</style>"))
-        .map_or("", |(style, _)| style);
-    let hash = base64(digest(&SHA256, style.as_bytes()).as_ref());
+    let inside = |begin: &str, end: &str| {
+        let rest = page.split_once(begin).map(|(_, rest)| rest);
+        let text = rest.and_then(|rest| rest.split_once(end));
+        let text = text.map_or("", |(text, _)| text);
+        base64(digest(&SHA256, text.as_bytes()).as_ref())
+    };
+    let (style, script) = (
+        inside("<style>", "</style>"),
+        inside("<script>", "</script>"),
+    );
     let policy = format!(
-        "default-src 'none'; style-src 'sha256-{hash}'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+        "default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
     );
     let mut answer = (status, Html(page)).into_response();
     if let Ok(policy) = HeaderValue::from_str(&policy) {

@@ -7,6 +7,7 @@ use std::{
     net::SocketAddr,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
+    time::Instant,
 };
 
 use axum::{
@@ -20,6 +21,7 @@ use gen_durable::{Client, operate::AuditEntry};
 
 use crate::{
     access::Caller,
+    api::session::percent_decoded,
     problem::{Problem, Said},
     shared::Shared,
 };
@@ -29,6 +31,41 @@ const VIA: &str = "dashboard";
 /// Paths for which the dashboard writes no audit record, because requests to them change nothing
 /// except browser sessions. The handler of `/login` writes the audit record of a sign-in.
 pub(crate) const NO_ACTS: [&str; 3] = ["/login", "/api/v1/session/end", "/api/v1/bulk/preview"];
+
+/// The audit log has at most this many records of refused requests at once, and this many more per
+/// hour. An attacker that sends many requests therefore cannot push the actions of operators out of
+/// the log.
+const REFUSED_BURST: f64 = 50.0;
+const REFUSED_PER_HOUR: f64 = 100.0;
+
+/// Marks a response that refuses a request of this actor. The dashboard audits the refusal.
+#[derive(Debug, Clone)]
+pub(crate) struct Refused(pub(crate) String);
+
+/// The number of records of refused requests that the dashboard may still write.
+#[derive(Debug)]
+struct Allowance {
+    left: f64,
+    at: Instant,
+    /// The number of refused requests without a record since the last record.
+    unrecorded: u64,
+}
+
+impl Allowance {
+    /// Takes one record. Returns the number of refused requests without a record before it, or
+    /// `None` if the allowance is used up.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let passed = now.duration_since(self.at).as_secs_f64();
+        self.left = (self.left + passed * REFUSED_PER_HOUR / 3600.0).min(REFUSED_BURST);
+        self.at = now;
+        if self.left < 1.0 {
+            self.unrecorded += 1;
+            return None;
+        }
+        self.left -= 1.0;
+        Some(std::mem::take(&mut self.unrecorded))
+    }
+}
 
 /// The description that an HTTP handler gives of its action, for the audit record of the request.
 #[derive(Debug, Default)]
@@ -71,13 +108,57 @@ impl Notes {
 #[derive(Debug)]
 pub(crate) struct Audit {
     store: gen_durable::operate::Audit,
+    /// A refused request locks this mutex briefly, never across an await.
+    allowance: Mutex<Allowance>,
 }
 
 impl Audit {
     pub(crate) fn new(client: &Client) -> Audit {
         Audit {
             store: client.audit(),
+            allowance: Mutex::new(Allowance {
+                left: REFUSED_BURST,
+                at: Instant::now(),
+                unrecorded: 0,
+            }),
         }
+    }
+
+    /// Writes an audit record and a log line of a refused request, unless there were too many.
+    pub(crate) fn refused(
+        &self,
+        actor: &str,
+        source: Option<String>,
+        (method, path): (&str, &str),
+        why: String,
+    ) {
+        let (action, subject) = described(method, path);
+        let mut allowance = self
+            .allowance
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(unrecorded) = allowance.take(Instant::now()) else {
+            return;
+        };
+        drop(allowance);
+        let why = match unrecorded {
+            0 => why,
+            count => format!("{why} ({count} more refused requests before it were not recorded)"),
+        };
+        let shown = source.as_deref().unwrap_or_default();
+        tracing::warn!(target: "gen_durable_dash::audit", actor, source = %shown, action, subject, outcome = %why, "a request was refused");
+        let by = Caller {
+            place: source,
+            ..Caller::reader(actor)
+        };
+        let (store, entry) = (self.store.clone(), audit_entry(&by, &action, &subject));
+        tokio::spawn(async move {
+            let written = match store.begin(&entry).await {
+                Ok(id) => store.end(id, &entry, Err(&why)).await.map(drop),
+                Err(error) => Err(error),
+            };
+            warn_if_failed(written);
+        });
     }
 
     /// Describes an action and its outcome. The description becomes part of the audit record of the
@@ -127,7 +208,8 @@ impl Audit {
         next: Next,
     ) -> Response {
         let path = request.uri().path().to_owned();
-        let begun = audit_entry(&by, request.method().as_str(), &path);
+        let (action, subject) = described(request.method().as_str(), &path);
+        let begun = audit_entry(&by, &action, &subject);
         let record = match shared.audit.store.begin(&begun).await {
             Ok(record) => record,
             Err(error) => {
@@ -161,6 +243,33 @@ impl Audit {
     }
 }
 
+/// Describes the action that a request asks for: the action and its subject.
+fn described(method: &str, path: &str) -> (String, String) {
+    let path = percent_decoded(path);
+    let parts: Vec<&str> = path
+        .strip_prefix("/api/v1/")
+        .unwrap_or_default()
+        .split('/')
+        .collect();
+    let (action, subject) = match (method, parts.as_slice()) {
+        ("POST", ["instances"]) => ("enqueue".to_owned(), "an instance".to_owned()),
+        ("POST", ["instances", id, act]) => ((*act).to_owned(), format!("instance {id}")),
+        ("POST", ["queues", name, act]) => ((*act).to_owned(), format!("queue {name}")),
+        ("POST", ["lanes", act]) => (format!("lane {act}"), "a lane".to_owned()),
+        ("POST", ["timers", id, act]) => (format!("{act} timer"), format!("timer {id}")),
+        ("POST", ["schedules", name, act]) => {
+            (format!("{act} schedule"), format!("schedule {name}"))
+        }
+        ("POST", ["projections", name, act]) => ((*act).to_owned(), format!("projection {name}")),
+        ("POST", ["projection_runs", id, act]) => (format!("{act} run"), format!("run {id}")),
+        ("POST", ["bulk", id, act]) => (format!("bulk {act}"), format!("bulk {id}")),
+        ("POST", ["bulk", ..]) => ("bulk".to_owned(), "matching instances".to_owned()),
+        ("POST", _) if path == "/login" => ("sign in".to_owned(), "a browser".to_owned()),
+        _ => (method.to_owned(), path.clone()),
+    };
+    (action, subject)
+}
+
 fn audit_entry(by: &Caller, act: &str, on: &str) -> AuditEntry {
     AuditEntry {
         actor: by.name.clone(),
@@ -177,7 +286,7 @@ fn outcome_text(outcome: &Result<String, String>) -> Result<&str, &str> {
 
 /// Derives the outcome in the audit record from the response, for a handler that described no
 /// action. Such a handler has usually rejected the request before the action.
-fn outcome_of(answer: &Response) -> Result<String, String> {
+pub(crate) fn outcome_of(answer: &Response) -> Result<String, String> {
     let said = answer
         .extensions()
         .get::<Said>()
@@ -213,4 +322,28 @@ fn warn_if_failed(written: Result<(), gen_durable::Error>) {
 pub(crate) fn place(request: &Request) -> Option<String> {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>();
     from.map(|ConnectInfo(address)| address.ip().to_canonical().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_records_of_refused_requests_are_limited_and_the_next_record_counts_the_others() {
+        let now = Instant::now();
+        let mut allowance = Allowance {
+            left: REFUSED_BURST,
+            at: now,
+            unrecorded: 0,
+        };
+        let recorded = (0..10_000).filter_map(|_| allowance.take(now)).count();
+        assert_eq!(recorded, 50);
+        let later = now + Duration::from_secs(40);
+        assert_eq!(allowance.take(later), Some(9_950));
+        let day =
+            (0..24 * 3600).filter_map(|second| allowance.take(later + Duration::from_secs(second)));
+        assert!(day.count() <= 2_450);
+    }
 }

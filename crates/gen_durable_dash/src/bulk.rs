@@ -17,7 +17,10 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{access::Caller, fingerprint::fingerprint, problem::Answer, shared::Shared};
+use crate::{
+    access::Caller, api::json::redacted_fingerprint, problem::Answer, redact::Redaction,
+    shared::Shared,
+};
 
 /// Maximum number of instances of one bulk action.
 pub(crate) const MANY_MAX: usize = 10_000;
@@ -56,6 +59,7 @@ pub(crate) async fn matching(
     inspect: &Inspect,
     search: &Search,
     wanted: Option<&str>,
+    redaction: &Redaction,
 ) -> Answer<Matched> {
     let mut matched = Matched {
         ids: Vec::new(),
@@ -71,7 +75,7 @@ pub(crate) async fn matching(
         let page = inspect.search(search.clone()).await?;
         let fits = |found: &SearchHit| {
             wanted.is_none_or(|wanted| {
-                fingerprint(found.last_error.as_deref().unwrap_or_default()) == wanted
+                redacted_fingerprint(found.last_error.as_deref(), redaction) == wanted
             })
         };
         for found in page.instances.into_iter().filter(fits) {
@@ -225,7 +229,7 @@ async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
     let operate = shared.client.operate();
     let (act, why) = (bulk.act, bulk.why.as_str());
     let acts = futures_util::stream::iter(ids).map(|id| {
-        let (operate, bulk) = (&operate, &bulk);
+        let (operate, bulk, shared) = (&operate, &bulk, &shared);
         async move {
             if bulk.stop.load(Ordering::Relaxed) {
                 return;
@@ -241,7 +245,8 @@ async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
                     bulk.refused.fetch_add(1, Ordering::Relaxed);
                     let mut errors = bulk.errors.lock().unwrap_or_else(PoisonError::into_inner);
                     if errors.len() < ERRORS_KEPT {
-                        errors.push(format!("{id}: {error:#}"));
+                        let said = shared.options.redaction.text(&format!("{error:#}"));
+                        errors.push(format!("{id}: {said}"));
                     }
                 }
             }

@@ -12,9 +12,10 @@ use axum::{
 };
 
 use crate::{
-    access::{Caller, Refusal, Role},
+    access::{Caller, Role},
     assets,
-    audit::{self, Audit, NO_ACTS},
+    audit::{self, Audit, NO_ACTS, Refused},
+    lockout::{Refusal, WINDOW},
     problem::Problem,
     routes::BODY_BYTES_MAX,
     shared::Shared,
@@ -23,13 +24,16 @@ use crate::{
 /// Requests for operator actions need this header or a bearer token. A page of another site can
 /// send the header only after a CORS preflight, and the dashboard rejects every preflight.
 pub(crate) const OWN_HEADER: &str = "x-durable";
-/// The name of the session cookie.
+/// The begin of the name of the session cookie. The whole name contains the port and the path of
+/// the dashboard, because browsers do not separate the cookies of the ports of a host.
 pub(crate) const COOKIE: &str = "durable_session";
 /// The only GET path without authentication. Its response says that the server process is alive,
 /// and nothing else.
 pub(crate) const HEALTH: &str = "/healthz";
 /// The path of the sign-in, which exchanges a token for a browser session.
 pub(crate) const LOGIN: &str = "/login";
+/// Time limit for the response to a request that only reads. An event stream begins at once.
+const READ_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for receiving a request body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const LOGOUT: &str = "/api/v1/session/end";
@@ -37,13 +41,31 @@ const LOGOUT: &str = "/api/v1/session/end";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     font-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
-pub(crate) async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+/// The name of the session cookie of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct CookieName(pub(crate) String);
+
+pub(crate) async fn guard(
+    State(shared): State<Shared>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let cookie = CookieName(cookie_name(&request, shared.options.secure_cookies));
+    request.extensions_mut().insert(cookie);
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let source = audit::place(&request);
     let answer = match admit(&shared, &request) {
-        Ok(caller) => admitted(shared, caller, request, next)
+        Ok(caller) => admitted(shared.clone(), caller, request, next)
             .await
             .unwrap_or_else(|refused| *refused),
         Err(refused) => *refused,
     };
+    if let Some(Refused(actor)) = answer.extensions().get::<Refused>() {
+        let refused = audit::outcome_of(&answer).err().unwrap_or_default();
+        shared
+            .audit
+            .refused(actor, source, (method.as_str(), &path), refused);
+    }
     with_headers(answer)
 }
 
@@ -53,16 +75,27 @@ async fn admitted(
     request: Request,
     next: Next,
 ) -> Result<Response, Box<Response>> {
+    let caller = caller.map(|caller| Caller {
+        place: caller.place.clone().or_else(|| audit::place(&request)),
+        ..caller
+    });
     if matches!(*request.method(), Method::GET | Method::HEAD) {
-        return Ok(run(caller, request, next).await);
+        let read = tokio::time::timeout(READ_TIMEOUT, run(caller, request, next)).await;
+        return read.map_err(|_| {
+            let why = format!("the database did not answer within {READ_TIMEOUT:?}");
+            refuse(Problem::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "database_away",
+                why,
+            ))
+        });
     }
     // Receives the whole body of the request before the HTTP handler starts. A slow client then
     // occupies no handler. It occupies only its connection until `BODY_TIMEOUT` has passed.
     let request = with_whole_body(request, BODY_TIMEOUT).await?;
     match caller {
         Some(caller) if !NO_ACTS.contains(&request.uri().path()) => {
-            let place = caller.place.clone().or_else(|| audit::place(&request));
-            Ok(Audit::through(shared, Caller { place, ..caller }, request, next).await)
+            Ok(Audit::through(shared, caller, request, next).await)
         }
         caller => Ok(run(caller, request, next).await),
     }
@@ -129,11 +162,9 @@ fn admit(shared: &Shared, request: &Request) -> Result<Option<Caller>, Box<Respo
     // that signs the caller out.
     if !is_read && path != LOGOUT && caller.role != Role::Operator {
         let why = "this token may only read: use an operator token";
-        return Err(refuse(Problem::new(
-            StatusCode::FORBIDDEN,
-            "read_only",
-            why,
-        )));
+        let mut refused = refuse(Problem::new(StatusCode::FORBIDDEN, "read_only", why));
+        refused.extensions_mut().insert(Refused(caller.name));
+        return Err(refused);
     }
     Ok(Some(caller))
 }
@@ -225,11 +256,14 @@ fn caller(shared: &Shared, request: &Request) -> Result<Caller, Box<Response>> {
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
     if let Some(token) = bearer.and_then(|value| value.strip_prefix("Bearer ")) {
+        let source = audit::place(request);
         return doors
-            .by_token(token)
+            .by_token(token, source.as_deref())
             .map_err(|refusal| Box::new(refused_token(refusal)));
     }
-    if let Some(caller) = cookie(headers).and_then(|cookie| doors.by_cookie(cookie)) {
+    let name = request.extensions().get::<CookieName>();
+    let cookie = name.and_then(|CookieName(name)| cookie(headers, name));
+    if let Some(caller) = cookie.and_then(|cookie| doors.by_cookie(cookie)) {
         return Ok(caller);
     }
     // The dashboard responds to an unauthenticated browser with the sign-in page and the status
@@ -249,8 +283,11 @@ fn caller(shared: &Shared, request: &Request) -> Result<Caller, Box<Response>> {
     Err(redirect.map_or_else(|| unknown(is_sign_in), Box::new))
 }
 
+/// The actor in the audit record of a wrong token.
+const UNKNOWN: &str = "unknown";
+
 pub(crate) fn refused_token(refusal: Refusal) -> Response {
-    match refusal {
+    let answer = match refusal {
         Refusal::Wrong => Problem::new(
             StatusCode::UNAUTHORIZED,
             "wrong_token",
@@ -261,8 +298,19 @@ pub(crate) fn refused_token(refusal: Refusal) -> Response {
             "too_many",
             "too many wrong tokens: wait a minute",
         ),
+    };
+    with_refusal(answer.into_response(), refusal)
+}
+
+/// Marks a response to a wrong token: the dashboard audits it, and the client waits before it tries
+/// again.
+pub(crate) fn with_refusal(mut answer: Response, refusal: Refusal) -> Response {
+    answer.extensions_mut().insert(Refused(UNKNOWN.to_owned()));
+    if refusal == Refusal::TooMany {
+        let seconds = HeaderValue::from(WINDOW.as_secs());
+        answer.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
-    .into_response()
+    answer
 }
 
 fn unknown(page: bool) -> Box<Response> {
@@ -277,8 +325,33 @@ fn unknown(page: bool) -> Box<Response> {
     Box::new(answer)
 }
 
-/// Returns the value of the session cookie in the headers of a request.
-pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
+/// Returns the name of the session cookie: it contains the port of the host and the path under
+/// which the host program mounts the dashboard. With TLS it has the prefix `__Host-`, so that
+/// browsers accept the cookie from this host only.
+fn cookie_name(request: &Request, is_secure: bool) -> String {
+    let port = host(request).and_then(|host| host.rsplit_once(':'));
+    let port = port.map(|(_, port)| port).unwrap_or_default();
+    let original = request.extensions().get::<OriginalUri>();
+    let original = original.map_or("", |OriginalUri(uri)| uri.path());
+    let prefix = original
+        .strip_suffix(request.uri().path())
+        .or_else(|| (request.uri().path() == "/").then_some(original));
+    let mut name = match is_secure {
+        true => format!("__Host-{COOKIE}"),
+        false => COOKIE.to_owned(),
+    };
+    for part in std::iter::once(port).chain(prefix.unwrap_or_default().split('/')) {
+        let part: String = part.chars().filter(char::is_ascii_alphanumeric).collect();
+        if !part.is_empty() {
+            name.push('_');
+            name.push_str(&part);
+        }
+    }
+    name
+}
+
+/// Returns the value of a cookie in the headers of a request.
+pub(crate) fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     let all = headers
         .get_all(header::COOKIE)
         .iter()
@@ -286,7 +359,7 @@ pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
     all.flat_map(|line| line.split(';')).find_map(|pair| {
         pair.trim()
             .split_once('=')
-            .filter(|(name, _)| *name == COOKIE)
+            .filter(|(name, _)| *name == wanted)
             .map(|(_, value)| value)
     })
 }

@@ -25,6 +25,7 @@
 //!   statement reads a bounded number of rows.
 
 mod access;
+mod alerts;
 mod api;
 mod assets;
 mod audit;
@@ -32,6 +33,8 @@ mod bulk;
 mod fingerprint;
 mod guard;
 mod histogram;
+mod known;
+mod lockout;
 mod metrics;
 mod openapi;
 mod options;
@@ -42,6 +45,7 @@ mod redact;
 mod routes;
 mod series;
 mod shared;
+mod streams;
 
 use axum::{Router, middleware};
 use gen_durable::{Client, Error};

@@ -4,17 +4,30 @@ use std::fmt::Write;
 
 use gen_durable::schedule::Timestamp;
 
-use crate::pulse::Snapshot;
+use crate::{
+    api::json::{COUNTED_MAX, totals},
+    pulse::Snapshot,
+};
 
 /// A function that reads one gauge, such as the number of due instances, from the backlog of a
 /// queue.
 type Gauge = fn(&gen_durable::inspect::Backlog) -> i64;
 
 /// The gauges of a queue: name, help text, and the function that reads the gauge.
-const QUEUE_GAUGES: [(&str, &str, Gauge); 4] = [
+const QUEUE_GAUGES: [(&str, &str, Gauge); 6] = [
+    (
+        "durable_queue_due_capped",
+        "Whether durable_queue_due is a lower bound",
+        |queue| i64::from(queue.due >= COUNTED_MAX),
+    ),
+    (
+        "durable_queue_scheduled_capped",
+        "Whether durable_queue_scheduled is a lower bound",
+        |queue| i64::from(queue.scheduled >= COUNTED_MAX),
+    ),
     (
         "durable_queue_due",
-        "Runnable instances that are due, counted up to 10,001",
+        "Runnable instances that are due, counted up to 10,001 (see durable_queue_due_capped)",
         |queue| queue.due,
     ),
     (
@@ -180,6 +193,16 @@ fn write_findings(out: &mut String, snapshot: &Snapshot) {
 }
 
 fn write_instances(out: &mut String, snapshot: &Snapshot) {
+    metric(
+        out,
+        "durable_instances_capped",
+        "gauge",
+        "1 for each status with lower bounds as counts in durable_instances",
+    );
+    let (_, capped) = totals(snapshot);
+    for status in capped {
+        let _ = writeln!(out, "durable_instances_capped{{status=\"{status}\"}} 1");
+    }
     metric(
         out,
         "durable_instances",

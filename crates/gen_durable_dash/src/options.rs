@@ -13,6 +13,8 @@ pub struct Options {
     pub(crate) redaction: Redaction,
     /// Whether callers with the reader role see states, results and payloads.
     pub(crate) readers_see_payloads: bool,
+    /// Whether callers with the reader role see keys of instances, lanes and partitions.
+    pub(crate) keys_hidden_from_readers: bool,
     /// Whether the session cookie has the `Secure` attribute (sent over TLS only).
     pub(crate) secure_cookies: bool,
     /// The title in the corner of every page of the dashboard.
@@ -33,6 +35,7 @@ impl Options {
             hosts: Vec::new(),
             redaction: Redaction::default(),
             readers_see_payloads: false,
+            keys_hidden_from_readers: false,
             secure_cookies: false,
             title: "gen_durable".to_owned(),
         }
@@ -61,8 +64,16 @@ impl Options {
         self
     }
 
+    /// Hides the keys of instances, lanes and partitions and the dedup keys of signals from callers
+    /// with the reader role. Use it if keys contain personal data, such as mail addresses. These
+    /// callers can then neither search by key nor list lanes and partition keys.
+    pub fn hide_keys_from_readers(mut self) -> Options {
+        self.keys_hidden_from_readers = true;
+        self
+    }
+
     /// Declares that browsers reach the dashboard over TLS. The session cookie then has the
-    /// `Secure` attribute.
+    /// `Secure` attribute and the prefix `__Host-`, so that no other host can set it.
     pub fn secure_cookies(mut self) -> Options {
         self.secure_cookies = true;
         self

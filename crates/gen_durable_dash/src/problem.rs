@@ -52,6 +52,12 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
+    /// Returns the error of a reader that requests keys which the dashboard hides from readers.
+    pub(crate) fn keys_hidden() -> Problem {
+        let why = "this token may not see keys: use an operator token";
+        Problem::new(StatusCode::FORBIDDEN, "keys_hidden", why)
+    }
+
     /// Converts the error into an HTTP response. The detail text of the response begins with
     /// `what`, the consequence for the caller.
     pub(crate) fn because(mut self, what: &str) -> Response {

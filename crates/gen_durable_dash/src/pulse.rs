@@ -32,6 +32,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(15);
 /// at most `WAIT_MAX`.
 const FRESH: Duration = Duration::from_millis(2500);
 const WAIT_MAX: Duration = Duration::from_secs(4);
+/// A read of the numbers of the overview that takes longer has failed.
+const READ_MAX: Duration = Duration::from_secs(4);
 /// The dashboard assumes that a commit becomes visible at most this many seconds after the
 /// timestamp in its rows.
 const LATE_SECONDS: i64 = 5;
@@ -62,6 +64,8 @@ pub(crate) struct Snapshot {
     /// The error of the last read of the numbers, if that read failed. The other fields of the
     /// snapshot then have the values of the last successful read.
     pub(crate) trouble: Option<String>,
+    /// The time of the first of the failed reads since the last successful one.
+    pub(crate) trouble_since: Option<Timestamp>,
     /// The snapshot serialized as JSON.
     pub(crate) text: Arc<str>,
 }
@@ -190,12 +194,17 @@ impl Pulse {
 
     async fn refresh(&self, state: &mut ReadState) {
         let before = self.latest.borrow().clone();
-        let mut snapshot = match self.read(state, &before).await {
-            Ok(snapshot) => snapshot,
-            Err(error) => Snapshot {
-                trouble: Some(format!("{error:#}")),
-                ..(*before).clone()
-            },
+        // A database that hangs sends no error. The pages must say soon that the numbers are old.
+        let read = tokio::time::timeout(READ_MAX, self.read(state, &before)).await;
+        let failed = |why: String| Snapshot {
+            trouble: Some(self.redaction.text(&why)),
+            trouble_since: before.trouble_since.or_else(|| Some(Timestamp::now())),
+            ..(*before).clone()
+        };
+        let mut snapshot = match read {
+            Ok(Ok(snapshot)) => snapshot,
+            Ok(Err(error)) => failed(format!("{error:#}")),
+            Err(_) => failed(format!("no answer within {} s", READ_MAX.as_secs())),
         };
         snapshot.taken = Some(Instant::now());
         snapshot.text = json::overview(&snapshot, &self.redaction)
@@ -285,6 +294,7 @@ impl Pulse {
             minute,
             settled: state.settled,
             trouble: None,
+            trouble_since: None,
             text: "".into(),
         })
     }

@@ -17,6 +17,7 @@ use crate::{
     options::Options,
     pulse::Pulse,
     recent::Recent,
+    streams::Streams,
 };
 
 /// The statement timeout of the connections of the dashboard. Postgres cancels a statement of the
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) audit: Audit,
     /// The bulk actions of operators, running and ended.
     pub(crate) bulks: Bulks,
+    /// The open event streams.
+    pub(crate) streams: Streams,
 }
 
 impl Inner {
@@ -72,6 +75,7 @@ impl Inner {
             audit: Audit::new(&client),
             client,
             bulks: Bulks::default(),
+            streams: Streams::default(),
         }))
     }
 

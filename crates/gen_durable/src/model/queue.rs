@@ -58,6 +58,9 @@ pub struct WorkerInfo {
     pub pid: i32,
     pub queues: Vec<String>,
     pub machines: Vec<String>,
+    /// The steps that the worker knows, as `machine/version/step`. An entry `machine/version`
+    /// stands for every step of that version.
+    pub steps: Vec<String>,
     pub started_at: Timestamp,
     pub lease_expires_at: Timestamp,
     /// Whether the lease of the worker is valid.

@@ -101,7 +101,10 @@ impl CancelRequest {
     ) -> CancelRequest {
         CancelRequest {
             pool,
-            called: format!("{to:?}"),
+            called: match &to {
+                Address::Id(id) => format!("instance {}", id.raw()),
+                Address::Key { key, .. } => format!("key {key:?}"),
+            },
             to: target(to, machines),
             why: storable(why),
             subtree: false,

@@ -51,6 +51,7 @@ pub(crate) mod scopes;
 pub(crate) mod search;
 pub(crate) mod signal;
 pub(crate) mod timer;
+mod tls;
 
 use tokio_postgres::types::Type;
 

@@ -6,7 +6,7 @@ use std::{
     fmt,
     str::FromStr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -15,7 +15,10 @@ use std::{
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::fault::Fault;
+use super::{
+    fault::Fault,
+    tls::{extract_tls_options, make_tls},
+};
 use crate::{
     error::{Error, ErrorKind},
     model::migration::DEFAULT_SCHEMA,
@@ -91,7 +94,10 @@ impl Target {
             .iter()
             .any(|host| matches!(host, Host::Tcp(_)));
         let tls = if over_a_network && config.get_ssl_mode() != SslMode::Disable {
-            Some(make_tls(root_certificate.as_deref())?)
+            // As in libpq, `prefer` encrypts without verifying: a server with a self-signed
+            // certificate can be reached. The other modes verify.
+            let verifies = config.get_ssl_mode() != SslMode::Prefer;
+            Some(make_tls(root_certificate.as_deref(), verifies)?)
         } else {
             None
         };
@@ -335,59 +341,6 @@ fn check_schema_name(schema: &str) -> Result<(), Error> {
     )))
 }
 
-/// Removes the TLS options of libpq from the connection string that the driver does not know.
-/// `sslmode=verify-full` and `verify-ca` become `require`, because this crate always verifies the
-/// certificate of a server. Returns the changed string, and the file name of `sslrootcert=FILE`.
-fn extract_tls_options(url: &str) -> Result<(String, Option<String>), Error> {
-    let url = url
-        .replace("sslmode=verify-full", "sslmode=require")
-        .replace("sslmode=verify-ca", "sslmode=require");
-    let Some(start) = url.find("sslrootcert=") else {
-        return Ok((url, None));
-    };
-    let (before, rest) = url.split_at(start);
-    let value = rest.trim_start_matches("sslrootcert=");
-    let end = value.find(['&', ' ']).unwrap_or(value.len());
-    let (file, after) = value.split_at(end);
-    let file = file
-        .trim_matches('\'')
-        .replace("%2F", "/")
-        .replace("%2f", "/");
-    let left = format!("{}{}", before.trim_end_matches(['&', ' ']), after);
-    let left = left.trim_end_matches('?').replace("?&", "?");
-    Ok((left, Some(file)))
-}
-
-fn make_tls(root_certificate: Option<&str>) -> Result<MakeRustlsConnect, Error> {
-    let mut roots = rustls::RootCertStore::empty();
-    match root_certificate {
-        Some(file) => {
-            use rustls::pki_types::{CertificateDer, pem::PemObject};
-            let read = CertificateDer::pem_file_iter(file)
-                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                .map_err(|e| {
-                    Error::because(
-                        ErrorKind::Invalid,
-                        format!("cannot read the certificates in sslrootcert={file}"),
-                        e,
-                    )
-                })?;
-            roots.add_parsable_certificates(read);
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let config = rustls::ClientConfig::builder_with_provider(Arc::new(
-        rustls::crypto::ring::default_provider(),
-    ))
-    .with_safe_default_protocol_versions()
-    .map_err(|e| Error::because(ErrorKind::Internal, "TLS cannot be set up", e))?
-    .with_root_certificates(roots)
-    .with_no_client_auth();
-    Ok(MakeRustlsConnect::new(config))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,22 +366,6 @@ mod tests {
                 "{bad}"
             );
         }
-    }
-
-    #[test]
-    fn a_connection_string_with_sslmode_verify_full_or_sslrootcert_of_libpq_is_accepted() {
-        let (url, file) = extract_tls_options(
-            "postgres://h/db?sslmode=verify-full&sslrootcert=%2Fca.pem&connect_timeout=3",
-        )
-        .unwrap_or_default();
-        assert_eq!(url, "postgres://h/db?sslmode=require&connect_timeout=3");
-        assert_eq!(file.as_deref(), Some("/ca.pem"));
-        let (url, file) =
-            extract_tls_options("postgres://h/db?sslrootcert=/ca.pem").unwrap_or_default();
-        assert_eq!(
-            (url.as_str(), file.as_deref()),
-            ("postgres://h/db", Some("/ca.pem"))
-        );
     }
 
     #[test]

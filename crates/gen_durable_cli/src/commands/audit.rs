@@ -2,6 +2,7 @@
 
 use gen_durable::schedule::Timestamp;
 
+use super::watch::Watch;
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -20,6 +21,8 @@ pub(crate) struct AuditArgs {
     /// Only entries with a lower id, for the next page
     #[arg(long, value_name = "NUMBER")]
     before: Option<i64>,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
     #[command(flatten)]
     database: Database,
 }

@@ -9,6 +9,7 @@ use gen_durable::{
 };
 use serde_json::{Value, json};
 
+use super::watch::Watch;
 use crate::{
     connect::Database,
     table::{print, print_json},
@@ -25,11 +26,13 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "ID")]
     id: i64,
     #[command(flatten)]
+    pub(crate) watch: Watch,
+    #[command(flatten)]
     database: Database,
 }
 
 pub(crate) async fn run(args: ExplainArgs, json: bool) -> anyhow::Result<()> {
-    let ExplainArgs { id, database } = args;
+    let ExplainArgs { id, database, .. } = args;
     let Some(explanation) = database.client().await?.inspect().explain(id).await? else {
         bail!(
             "there is no instance {id} in the schema {}",

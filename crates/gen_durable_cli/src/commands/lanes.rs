@@ -9,6 +9,7 @@ use gen_durable::{
 use serde_json::{Value, json};
 
 use super::explain::{and, as_json, lane_words, reason};
+use super::watch::Watch;
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -41,6 +42,8 @@ pub(crate) struct LanesArgs {
     /// The tenant of the lane of --after
     #[arg(long, value_name = "NAME", requires = "after", default_value = "")]
     after_tenant: String,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
     #[command(flatten)]
     database: Database,
 }

@@ -15,6 +15,7 @@ pub(crate) mod explain;
 pub(crate) mod retry;
 pub(crate) mod signal;
 pub(crate) mod target;
+pub(crate) mod wait;
 
 pub(crate) mod lanes;
 pub(crate) mod partitions;

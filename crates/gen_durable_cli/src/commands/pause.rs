@@ -18,11 +18,24 @@ pub(crate) struct PauseArgs {
 
 pub(crate) async fn pause(args: PauseArgs, json: bool) -> anyhow::Result<()> {
     let PauseArgs { queue, database } = args;
-    let was_open = database
+    let client = database
         .client_for("pause", format!("queue {queue}"))
-        .await?
-        .pause_queue(&queue, &user())
         .await?;
+    let known = client.inspect().queues().await?;
+    let was_open = client.pause_queue(&queue, &user()).await?;
+    // A queue may be paused before its first instance. A name with a typing error looks the same,
+    // so the command names the queues that exist.
+    if known.iter().all(|known| known.name != queue) {
+        let names: Vec<String> = known.iter().map(|known| safe(&known.name)).collect();
+        let names = match names.is_empty() {
+            true => "no queue has instances or workers".to_owned(),
+            false => format!("the queues are: {}", names.join(", ")),
+        };
+        eprintln!(
+            "warning: no worker serves the queue {} and it has no instances; {names} (`durable resume` undoes this)",
+            safe(&queue)
+        );
+    }
     if json {
         return print_json(&json!({"queue": queue, "paused": true, "was_paused": !was_open}));
     }

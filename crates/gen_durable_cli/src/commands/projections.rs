@@ -12,6 +12,7 @@ use gen_durable::{
 use serde_json::json;
 
 use self::read::{failures, list, run_table, runs};
+use super::watch::Watch;
 use crate::{
     connect::{Database, Usage, user},
     table::{print, print_json},
@@ -32,6 +33,8 @@ pub(crate) struct ProjectionsArgs {
     command: Option<ProjectionsCommand>,
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
 }
 
 #[derive(Debug, clap::Subcommand)]

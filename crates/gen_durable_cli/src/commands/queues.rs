@@ -1,5 +1,6 @@
 //! `durable queues`: shows the number of waiting and running instances of each queue.
 
+use super::watch::Watch;
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -12,6 +13,8 @@ const DUE_COUNTED_MAX: i64 = 10_000;
 /// List the queues that have instances or workers, or are paused
 #[derive(Debug, clap::Args)]
 pub(crate) struct QueuesArgs {
+    #[command(flatten)]
+    pub(crate) watch: Watch,
     #[command(flatten)]
     database: Database,
 }

@@ -6,6 +6,7 @@ use gen_durable::{
 };
 use serde_json::{Value, json};
 
+use super::watch::Watch;
 use crate::{
     connect::{Database, user},
     table::{Rows, print, print_json},
@@ -18,6 +19,8 @@ use crate::{
 pub(crate) struct SchedulesArgs {
     #[command(subcommand)]
     act: Option<SchedulesCommand>,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
     #[command(flatten)]
     database: Database,
 }

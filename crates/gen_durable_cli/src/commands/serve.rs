@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, pin::pin};
 
 use anyhow::{Context, bail};
 use gen_durable::Client;
-use gen_durable_dash::{Access, Options};
+use gen_durable_dash::{Access, Caller, Options};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -27,7 +27,7 @@ const READ_TOKEN: &str = "DURABLE_READ_TOKEN";
 ///
 /// On a loopback address every client may do everything, unless DURABLE_TOKEN (or --token-file)
 /// sets a token. Every other address needs a token. DURABLE_READ_TOKEN (or --read-token-file) sets
-/// a second token that may only read.
+/// a second token that may only read. --tokens-file gives each person a token of its own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
     /// The address to listen on
@@ -42,7 +42,14 @@ pub(crate) struct ServeArgs {
     /// A file with the token that may only read
     #[arg(long, value_name = "FILE")]
     read_token_file: Option<PathBuf>,
-    /// A proxy serves the dashboard over TLS: set the Secure attribute of the session cookie
+    /// A file with one token per person or program. Each line has a role, a name and a token:
+    /// `operator ann TOKEN` or `reader grafana TOKEN`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["token_file", "read_token_file"])]
+    tokens_file: Option<PathBuf>,
+    /// Hide the keys of instances, lanes and partitions from tokens that may only read
+    #[arg(long)]
+    hide_keys: bool,
+    /// A proxy serves the dashboard over TLS: the session cookie is sent over TLS only
     #[arg(long)]
     behind_tls: bool,
     /// A title to show in the corner of the pages
@@ -58,6 +65,9 @@ pub(crate) async fn run(args: ServeArgs, json: bool) -> anyhow::Result<()> {
     let mut options = Options::new().hosts(args.hosts.clone());
     if args.behind_tls {
         options = options.secure_cookies();
+    }
+    if args.hide_keys {
+        options = options.hide_keys_from_readers();
     }
     if let Some(title) = &args.title {
         options = options.title(title.clone());
@@ -107,6 +117,12 @@ pub(crate) fn address(listener: &TcpListener) -> anyhow::Result<String> {
 }
 
 fn access(args: &ServeArgs) -> anyhow::Result<Access> {
+    if let Some(file) = &args.tokens_file {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read the tokens in {}", file.display()))?;
+        return Ok(Access::named_tokens(named_tokens(&text)?)
+            .map_err(|error| Usage::new(error.to_string()))?);
+    }
     let operator = token(args.token_file.as_ref(), TOKEN)?;
     let reader = token(args.read_token_file.as_ref(), READ_TOKEN)?;
     match (operator, reader) {
@@ -123,6 +139,27 @@ fn access(args: &ServeArgs) -> anyhow::Result<Access> {
             args.listen
         ))),
     }
+}
+
+/// Parses a file of tokens: a role, a name and a token on each line. Empty lines and lines that
+/// begin with `#` are ignored.
+fn named_tokens(text: &str) -> anyhow::Result<Vec<(Caller, &str)>> {
+    let lines = text.lines().map(str::trim).enumerate();
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|(index, line)| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.as_slice() {
+                ["operator", name, token] => Ok((Caller::operator(*name), *token)),
+                ["reader", name, token] => Ok((Caller::reader(*name), *token)),
+                // The error does not contain the line, which may contain a token.
+                _ => bail!(Usage::new(format!(
+                    "line {} of the tokens file is not `operator NAME TOKEN` or `reader NAME TOKEN`",
+                    index + 1
+                ))),
+            }
+        })
+        .collect()
 }
 
 fn token(file: Option<&PathBuf>, variable: &str) -> anyhow::Result<Option<String>> {

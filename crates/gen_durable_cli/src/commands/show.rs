@@ -10,6 +10,7 @@ use gen_durable::{
 use serde::Serialize;
 use serde_json::Value;
 
+use super::watch::Watch;
 use crate::{
     connect::Database,
     table::{print, print_json},
@@ -30,6 +31,8 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "COMMITS.CLAIMS")]
     before: Option<Before>,
     #[command(flatten)]
+    pub(crate) watch: Watch,
+    #[command(flatten)]
     database: Database,
 }
 
@@ -39,6 +42,7 @@ pub(crate) async fn run(args: ShowArgs, json: bool) -> anyhow::Result<()> {
         history,
         before,
         database,
+        ..
     } = args;
     let inspect = database.client().await?.inspect();
     let Some(row) = inspect.show(id).await? else {

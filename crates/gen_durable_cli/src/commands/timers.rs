@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use gen_durable::schedule::{Forecast, TimerInfo};
 use serde_json::{Value, json};
 
+use super::watch::Watch;
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -29,6 +30,8 @@ pub(crate) struct TimersArgs {
     /// Maximum number of rows, up to 1000
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
     #[command(flatten)]
     database: Database,
 }

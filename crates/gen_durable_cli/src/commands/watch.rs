@@ -3,32 +3,27 @@
 use std::{io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
 
 use super::asked_to_end;
-use crate::{Command, connect::Usage, table::print_raw};
+use crate::table::print_raw;
 
 /// The control sequence that clears the terminal and moves the cursor to its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
+/// The option `--watch` of a command that only reads.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Watch {
+    /// Repeat the command every N seconds until Ctrl-C
+    #[arg(long = "watch", value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: Option<u64>,
+}
+
 /// Runs a command again and again, with a pause after each time, until the user ends the process.
 /// Returns the first error of the command.
-pub(crate) async fn run<F, Fut>(
-    seconds: u64,
-    command: &Command,
-    command_run: F,
-) -> anyhow::Result<ExitCode>
+pub(crate) async fn run<F, Fut>(seconds: u64, command_run: F) -> anyhow::Result<ExitCode>
 where
     F: Fn() -> Fut,
     Fut: Future<Output = anyhow::Result<ExitCode>>,
 {
-    use Command::{Audit, Doctor, Explain, Ls, Queues, Show, Workers};
-    if !matches!(
-        command,
-        Audit(_) | Ls(_) | Show(_) | Explain(_) | Queues(_) | Workers(_) | Doctor(_)
-    ) {
-        return Err(Usage::new(
-            "--watch works only with commands that only read: ls, show, explain, queues, workers, audit, doctor",
-        )
-        .into());
-    }
     let mut end = pin!(asked_to_end());
     loop {
         if std::io::stdout().is_terminal() {

@@ -2,6 +2,7 @@
 
 use gen_durable::schedule::Timestamp;
 
+use super::watch::Watch;
 use crate::{
     connect::Database,
     table::{Rows, print, print_json},
@@ -11,6 +12,8 @@ use crate::{
 /// List the worker processes
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkersArgs {
+    #[command(flatten)]
+    pub(crate) watch: Watch,
     #[command(flatten)]
     database: Database,
 }

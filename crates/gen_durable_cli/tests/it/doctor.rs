@@ -1,6 +1,7 @@
 //! Tests the findings of `durable doctor` about lanes, schedules and projections.
 
 use gen_durable::Client;
+use serde_json::{Value, json};
 
 use super::{TestSchema, stdout};
 
@@ -12,18 +13,24 @@ async fn sql(client: &Client, text: &str) {
     tx.commit().await.unwrap();
 }
 
-/// Runs `durable doctor` and returns its findings. Asserts that the exit code is 0 only if there
-/// are no findings.
+/// Runs `durable doctor` and returns its findings. Asserts that the exit code is 3 if there are
+/// findings, and 0 if there are none.
 fn findings(db: &TestSchema) -> Vec<String> {
+    let found = report(db)["findings"].as_array().unwrap().clone();
+    let text = |finding: &Value| {
+        let part = |name: &str| finding[name].as_str().unwrap().to_owned();
+        format!("{}: {}", part("text"), part("remedy"))
+    };
+    found.iter().map(text).collect()
+}
+
+fn report(db: &TestSchema) -> Value {
     let output = db.run(&["doctor", "--json"]);
-    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    let findings: Vec<String> = serde_json::from_value(report["findings"].clone()).unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(i32::from(!findings.is_empty())),
-        "{report}"
-    );
-    findings
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let is_empty = report["findings"].as_array().unwrap().is_empty();
+    let code = if is_empty { 0 } else { 3 };
+    assert_eq!(output.status.code(), Some(code), "{report}");
+    report
 }
 
 fn finds(db: &TestSchema, what: &str) {
@@ -125,4 +132,48 @@ async fn durable_doctor_reports_a_halted_projection_and_a_projection_without_a_l
         Vec::<String>::new(),
         "a projection without lag is no finding"
     );
+}
+
+#[tokio::test]
+async fn durable_doctor_reports_due_work_without_a_worker_with_a_code_and_a_severity() {
+    let (db, client) = TestSchema::migrated().await;
+    sql(
+        &client,
+        "insert into S.instances (machine, step, state) select 'note', 'run', '1' from generate_series(1, 3);
+         insert into S.instances (machine, step, state, status, settled_at, last_error)
+         select 'note', 'run', '1', 'failed', S.clock(), 'no van' from generate_series(1, 10050)",
+    )
+    .await;
+    let report = report(&db);
+    let first = &report["findings"][0];
+    assert_eq!(
+        (&first["severity"], report["live_workers"].as_i64()),
+        (&json!("critical"), Some(0)),
+        "{report}"
+    );
+    let codes: Vec<&Value> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| &finding["code"])
+        .collect();
+    assert!(codes.contains(&&json!("no_worker")), "{report}");
+    finds(&db, "no worker is running, and 3 instances are due");
+    assert!(
+        report["notes"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("10,000 or more instances have failed"),
+        "{report}"
+    );
+    // A database that cannot be reached is an error, and not a finding.
+    let lost = super::durable()
+        .args([
+            "doctor",
+            "--database-url",
+            "postgres://localhost:1/x?sslmode=disable",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(lost.status.code(), Some(1));
 }

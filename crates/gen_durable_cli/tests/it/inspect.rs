@@ -153,7 +153,7 @@ async fn durable_doctor_reports_instances_that_no_live_worker_can_run() {
     assert_eq!(db.json(&["doctor"])["findings"], serde_json::json!([]));
     client.enqueue(note("x")).await.unwrap();
     let output = db.run(&["doctor"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(
         stdout(&output).contains("no live worker runs note v1"),
         "{}",

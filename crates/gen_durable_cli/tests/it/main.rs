@@ -13,6 +13,7 @@ mod inspect;
 mod lanes;
 mod migrate;
 mod operate;
+mod output;
 mod projections;
 mod serve;
 mod shapes;

@@ -204,6 +204,40 @@ async fn durable_serve_on_a_public_address_needs_a_token_and_a_read_token_allows
 }
 
 #[tokio::test]
+async fn durable_serve_with_a_tokens_file_records_the_name_of_the_person_that_acts() {
+    let (db, _) = TestSchema::migrated().await;
+    let dir = std::env::temp_dir().join(format!("tokens-{}-{}", db.schema, std::process::id()));
+    let text =
+        format!("# tokens of the shop\n\noperator ann {TOKEN}\nreader grafana {READ_TOKEN}\n");
+    std::fs::write(&dir, text).unwrap();
+    let file = dir.to_str().unwrap();
+    let serving = Serving::start(
+        &db,
+        &["--listen", "127.0.0.1:0", "--tokens-file", file],
+        false,
+    );
+    let act = "/api/v1/queues/mail/pause";
+    assert_eq!(serving.ask("POST", act, None).0, 401);
+    assert_eq!(serving.ask("POST", act, Some(READ_TOKEN)).0, 403);
+    assert_eq!(serving.ask("POST", act, Some(TOKEN)).0, 200);
+    let acts = db.json(&["audit"]);
+    let paused = acts
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|act| act["succeeded"] == true);
+    assert_eq!(paused.unwrap()["actor"], "ann");
+    assert_eq!(serving.stop(), Some(0));
+    std::fs::write(&dir, format!("root ann {TOKEN}\n")).unwrap();
+    let wrong = serve(&db, &["--listen", "127.0.0.1:0", "--tokens-file", file])
+        .output()
+        .unwrap();
+    refused(&wrong, 2, "line 1 of the tokens file");
+    assert!(!stderr(&wrong).contains(TOKEN));
+    std::fs::remove_file(&dir).unwrap();
+}
+
+#[tokio::test]
 async fn durable_serve_without_an_installed_schema_fails_and_suggests_durable_migrate_up() {
     let db = TestSchema::new();
     refused(

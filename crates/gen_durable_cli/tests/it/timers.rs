@@ -80,7 +80,7 @@ async fn durable_schedules_lists_pauses_resumes_changes_and_runs_a_schedule() {
     assert!(stdout(&db.run(&["timers"])).contains("no live worker registers it"));
 
     let output = db.run(&["doctor"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(
         stdout(&output).contains("no live worker registers the schedule nightly"),
         "{}",

@@ -34,7 +34,7 @@ async fn the_option_watch_is_rejected_for_commands_that_write_and_a_watch_ends_a
     let refused = db.run(&["pause", "mail", "--watch"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        stderr(&refused).contains("only read"),
+        stderr(&refused).contains("unexpected argument '--watch'"),
         "{}",
         stderr(&refused)
     );
@@ -45,4 +45,37 @@ async fn the_option_watch_is_rejected_for_commands_that_write_and_a_watch_ends_a
     );
     assert_eq!(db.run(&["show", "77", "--watch=1"]).status.code(), Some(1));
     assert_eq!(db.run(&["queues", "--watch=0"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_help_of_a_command_offers_watch_only_if_the_command_accepts_it() {
+    let reads = [
+        "ls",
+        "show",
+        "explain",
+        "queues",
+        "lanes",
+        "partitions",
+        "timers",
+        "schedules",
+        "workers",
+        "projections",
+        "audit",
+        "doctor",
+    ];
+    let writes = [
+        "cancel", "retry", "enqueue", "signal", "pause", "serve", "wait", "dev",
+    ];
+    for (commands, offers) in [(&reads[..], true), (&writes[..], false)] {
+        for command in commands {
+            let help = durable().args([command, "--help"]).output().unwrap();
+            let help = super::stdout(&help);
+            assert_eq!(help.contains("--watch"), offers, "{command}: {help}");
+        }
+    }
+    let act = durable()
+        .args(["lanes", "--watch", "skip", "van:7"])
+        .output()
+        .unwrap();
+    assert_eq!(act.status.code(), Some(2), "{}", stderr(&act));
 }

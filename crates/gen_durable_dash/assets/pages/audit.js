@@ -1,6 +1,6 @@
 // The page of the audit log: it lists the actions of operators with user, source and outcome.
 
-import { html } from '../vendor/preact-htm.js';
+import { html } from '../view.js';
 import { Empty, Loading, Panel, Table, Time, ErrorNotice } from '../parts.js';
 import { LoadMore, usePages } from './projections.js';
 

@@ -1,29 +1,32 @@
 // The page of failed and stuck instances, grouped by error. An operator can retry a group together.
 
-import { html } from '../vendor/preact-htm.js';
+import { html } from '../view.js';
 import { Empty, InstanceLink, Loading, Panel, Status, Time } from '../parts.js';
 import { link } from '../route.js';
-import { counted, plural } from '../text.js';
-import { BulkButton } from './acts.js';
+import { atLeast, counted, plural } from '../text.js';
+import { BulkButton } from './bulk.js';
+
+// Returns the longest part of a fingerprint that all errors of the group contain.
+const literal = (fingerprint) => fingerprint.split(/#|"…"|\[redacted\]/).map((part) => part.trim()).sort((a, b) => b.length - a.length)[0].slice(0, 200);
 
 export function Failures({ live, mayAct }) {
   const { data, now } = live;
   if (!data?.at) return html`<h1>Failures</h1><${Loading} lines=${8} />`;
   const all = (data.totals.failed ?? 0) + (data.totals.stuck ?? 0);
   return html`<h1>Failures</h1>
-    <p class="sub">${all ? `${counted(all)} failed or stuck, in ${plural(data.failures.length, 'group')}.` : 'Failed and stuck instances stay here until they are retried or deleted.'}</p>
+    <p class="sub">${all ? `${counted(all)} failed or stuck, in ${plural(data.failures.length, 'group')}.${data.failures_capped ? ' The groups cover the newest 5,000 of each status, so their numbers are lower bounds.' : ''}` : 'Failed and stuck instances stay here until they are retried or deleted.'}</p>
     ${data.failures.length === 0 && html`<${Panel}><${Empty} title="No failures">Failed and stuck instances appear here with their errors, and can be retried.<//><//>`}
     <div class="groups">
     ${data.failures.map((group) => {
       const filter = { status: group.status, machine: group.machine, step: group.step };
       return html`<article class="group" key=${`${group.machine}/${group.step}/${group.status}/${group.fingerprint}`}>
-        <div class="group-count"><b>${counted(group.count)}</b><${Status} status=${group.status} /></div>
+        <div class="group-count"><b>${atLeast(group.count, data.failures_capped)}</b><${Status} status=${group.status} /></div>
         <div class="group-what">
           <h2 class="error-text">${group.example}</h2>
           <p><a href=${link(`machines/${encodeURIComponent(group.machine)}`)}>${group.machine}</a> · ${group.step} · last <${Time} at=${group.last_at} now=${now} /> · first <${Time} at=${group.first_at} now=${now} /> · newest <${InstanceLink} id=${group.newest_id} /></p>
         </div>
         <div class="row">
-          <a class="button" href=${link('instances', filter)}>List</a>
+          <a class="button" href=${link('instances', { ...filter, error: literal(group.fingerprint) })}>List</a>
           ${mayAct && html`<${BulkButton} act="retry" filter=${filter} fingerprint=${group.fingerprint} label="Retry all…" />`}
         </div>
       </article>`;

@@ -1,12 +1,12 @@
 // One instance: its status and the reason for it, its history, state, data, result, children,
 // timers and inbox.
 
-import { html, useState } from '../vendor/preact-htm.js';
+import { html, useState } from '../view.js';
 import { part } from '../api.js';
 import { useFetch } from '../live.js';
 import { Empty, InstanceLink, Json, Loading, Panel, Status, Table, Time, ErrorNotice } from '../parts.js';
 import { link } from '../route.js';
-import { clock, exact, number, span, statusName } from '../text.js';
+import { clock, entry, exact, number, span, statusName } from '../text.js';
 import { TimerRows } from './timers.js';
 import { CancelButton, RetryButton, SignalButton } from './acts.js';
 
@@ -28,15 +28,16 @@ export function Instance({ one, live, mayAct }) {
       ${instance.error ? html`<${Empty} title=${instance.error.status === 404 ? 'Instance not found' : 'Instance could not be read'}>${instance.error.message}<//>` : html`<${Loading} lines=${8} />`}`;
   }
   const reload = () => { instance.reload(); };
+  const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === row.machine)?.steps ?? {});
   return html`
     <p class="crumbs"><a href=${link('instances')}>Instances</a>${row.ancestors.slice().reverse().map((above) => html` › <${InstanceLink} id=${above.id} /> ${above.machine}`)}</p>
     <div class="head"><h1><span class="id">${row.id}</span> <a class="plain" href=${link(`machines/${part(row.machine)}`)}>${row.machine}</a> <${Status} status=${row.status} /></h1>
       ${mayAct && html`<div class="row">
-        ${RETRYABLE.includes(row.status) && html`<${RetryButton} row=${row} onDone=${reload} />`}
+        ${RETRYABLE.includes(row.status) && html`<${RetryButton} row=${row} steps=${steps} onDone=${reload} />`}
         ${!SETTLED.includes(row.status) && html`<${SignalButton} row=${row} onDone=${reload} /><${CancelButton} row=${row} onDone=${reload} />`}
       </div>`}
     </div>
-    <${ErrorNotice} error=${instance.error} />
+    <${ErrorNotice} error=${instance.error} since=${instance.read} />
     <${Why} path=${path} moved=${moved} row=${row} />
     <div class="two wide-left">
       <div>
@@ -86,11 +87,11 @@ function History({ path, moved, row, now }) {
   return html`
     ${kept.has_more && limit < 1000 && html`<div class="more"><button onClick=${() => setLimit(1000)}>Show older entries</button></div>`}
     <ol class="history">
-      <li class="is-begin"><span class="when">${clock(row.inserted_at)}</span><span class="mark"></span><div class="what"><b>enqueued</b> <small><${Time} at=${row.inserted_at} now=${now} /></small></div></li>
-      ${lines.map((line) => html`<li key=${`${line.step_seq}.${line.claim_epoch}`} class=${TONES[line.outcome] ?? 'is-next'}>
+      <li class="is-begin"><span class="when" title=${exact(row.inserted_at)}>${clock(row.inserted_at)}</span><span class="mark"></span><div class="what"><b>enqueued</b> <small><${Time} at=${row.inserted_at} now=${now} /></small></div></li>
+      ${lines.map((line) => html`<li key=${`${line.step_seq}.${line.claim_epoch}`} class=${entry(TONES, line.outcome) ?? 'is-next'}>
         <span class="when" title=${exact(line.at)}>${clock(line.at)}</span><span class="mark"></span>
         <div class="what">
-          <b>${line.from}</b>${line.to !== line.from && html` → <b>${line.to}</b>`} <span class="outcome">${OUTCOMES[line.outcome] ?? line.outcome}</span>
+          <b>${line.from}</b>${line.to !== line.from && html` → <b>${line.to}</b>`} <span class="outcome">${entry(OUTCOMES, line.outcome) ?? line.outcome}</span>
           ${line.attempt > 0 && html` <small>attempt ${line.attempt + 1}</small>`}
           ${line.took_seconds !== null && html`<span class="took" title=${`ran for ${span(1000 * line.took_seconds)}`}><i style=${{ width: `${Math.max(2, (60 * line.took_seconds) / longest)}px` }}></i>${span(1000 * line.took_seconds)}</span>`}
           ${line.error && html`<p class="error-text">${line.error}</p>`}

@@ -1,41 +1,21 @@
 // The page of instances: it searches them, shows the results page by page, and enqueues new
 // instances.
 
-import { html, useEffect, useState } from '../vendor/preact-htm.js';
-import { get, query as toQuery } from '../api.js';
-import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, ErrorNotice, Typed } from '../parts.js';
+import { html } from '../view.js';
+import { useList } from '../live.js';
+import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, ErrorNotice, Typed, Unreadable } from '../parts.js';
 import { refine, link } from '../route.js';
 import { plural, statusName } from '../text.js';
-import { EnqueueButton, BulkButton } from './acts.js';
+import { EnqueueButton } from './acts.js';
+import { BulkButton } from './bulk.js';
 
 const STATUSES = ['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck', 'done', 'failed', 'cancelled'];
 const AGES = [['', 'any age'], ['300', 'last 5 min'], ['3600', 'last hour'], ['86400', 'last day'], ['604800', 'last week']];
 const EVERY = 3000;
 
 export function Instances({ query, live, mayAct }) {
-  const [pages, setPages] = useState({ rows: [], next: null, loaded: false, error: null, more: 0 });
-  const wanted = toQuery(query);
-  const load = async (before, isMore) => {
-    try {
-      const answer = await get(`instances${toQuery({ ...query, before })}`);
-      setPages((old) => ({
-        rows: isMore ? [...old.rows, ...answer.instances] : answer.instances,
-        next: answer.next, loaded: true, error: null, more: isMore ? old.more + 1 : 0,
-      }));
-    } catch (error) {
-      setPages((old) => ({ ...old, loaded: true, error }));
-    }
-  };
-  useEffect(() => {
-    setPages({ rows: [], next: null, loaded: false, error: null, more: 0 });
-    load();
-  }, [wanted]);
-  // The first page is refreshed periodically. Once further pages are loaded, the list stays as it
-  // is.
-  useEffect(() => {
-    const timer = setInterval(() => { if (!document.hidden && pages.more === 0) load(); }, EVERY);
-    return () => clearInterval(timer);
-  }, [wanted, pages.more]);
+  const pages = useList('instances', 'instances', query, EVERY);
+  const load = pages.reload;
   const change = (name) => (event) => refine('instances', { ...query, [name]: event.target.value });
   const machines = (live.data?.machines ?? []).map((machine) => machine.name);
   const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === query.machine)?.steps ?? {});
@@ -44,7 +24,7 @@ export function Instances({ query, live, mayAct }) {
   return html`<div class="head"><h1>Instances</h1><div class="row">
       ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} act="retry" filter=${query} label="Retry all that match…" onDone=${() => load()} />`}
       ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} act="cancel" filter=${query} label="Cancel all that match…" onDone=${() => load()} />`}
-      ${mayAct && html`<${EnqueueButton} machines=${machines} />`}
+      ${mayAct && html`<${EnqueueButton} machines=${live.data?.machines ?? []} />`}
     </div></div>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
       <${Pick} label="Status" value=${query.status} onChange=${change('status')} options=${STATUSES} name=${statusName} />
@@ -57,12 +37,12 @@ export function Instances({ query, live, mayAct }) {
       <${Field} label="Error"><${Typed} value=${query.error} onChange=${change('error')} placeholder="text it contains" /><//>
       ${isFiltered && html`<a class="clear" href=${link('instances')}>Clear</a>`}
     </form>
-    <${ErrorNotice} error=${pages.error} />
+    <${ErrorNotice} error=${pages.rows && pages.error} since=${pages.read} />
     <${Panel}>
-      ${!pages.loaded ? html`<${Loading} lines=${10} />`
+      ${!pages.rows ? (pages.error ? html`<${Unreadable} error=${pages.error} />` : html`<${Loading} lines=${10} />`)
         : pages.rows.length ? html`<${Rows} rows=${pages.rows} now=${live.now} />`
-          : html`<${Empty} title="No instances">${pages.next ? 'No match among the instances searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'Nothing has been enqueued, or all instances have been deleted after their retention.'}<//>`}
-      ${pages.next && html`<div class="more"><button onClick=${() => load(pages.next, true)}>Search older instances</button>
+          : html`<${Empty} title=${pages.next ? 'No match so far' : 'No instances'}>${pages.next ? 'No match among the instances searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'Nothing has been enqueued, or all instances have been deleted after their retention.'}<//>`}
+      ${pages.next && html`<div class="more"><button onClick=${() => pages.further({ before: pages.next })}>Search older instances</button>
         <small>${plural(pages.rows.length, 'instance')} so far, searched down to id ${pages.next}</small></div>`}
     <//>`;
 }

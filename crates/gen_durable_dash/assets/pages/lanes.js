@@ -1,37 +1,14 @@
 // The page of lanes: it shows the head and the depth of each lane, and the reason why the head has
 // not finished, and offers the actions on a blocked lane. It also lists partition keys.
 
-import { html, useEffect, useState } from '../vendor/preact-htm.js';
-import { get, post, query as toQuery } from '../api.js';
-import { Empty, Field, FormDialog, InstanceLink, Loading, Panel, Status, Table, ErrorNotice, Typed, toast } from '../parts.js';
+import { html, useState } from '../view.js';
+import { post } from '../api.js';
+import { useList } from '../live.js';
+import { Empty, Field, FormDialog, InstanceLink, Loading, Panel, Status, Table, ErrorNotice, Typed, Unreadable, toast } from '../parts.js';
 import { link, refine } from '../route.js';
 import { counted, exact, number, plural, since } from '../text.js';
 
 const EVERY = 2000;
-
-// Pages of a list; `next` holds the query of the next page. The first page is refreshed
-// periodically. Once further pages are loaded, the list stays as it is.
-function usePages(path, name, wanted) {
-  const [pages, setPages] = useState({ rows: [], next: null, loaded: false, error: null, more: 0 });
-  const search = toQuery(wanted);
-  const load = async (next) => {
-    try {
-      const answer = await get(`${path}${toQuery({ ...wanted, ...next })}`);
-      setPages((old) => ({ rows: next ? [...old.rows, ...answer[name]] : answer[name], next: answer.next, loaded: true, error: null, more: next ? old.more + 1 : 0 }));
-    } catch (error) {
-      setPages((old) => ({ ...old, loaded: true, error }));
-    }
-  };
-  useEffect(() => {
-    setPages({ rows: [], next: null, loaded: false, error: null, more: 0 });
-    load();
-  }, [path, search]);
-  useEffect(() => {
-    const timer = setInterval(() => { if (!document.hidden && pages.more === 0) load(); }, EVERY);
-    return () => clearInterval(timer);
-  }, [path, search, pages.more]);
-  return { ...pages, reload: () => load(), further: () => load(pages.next) };
-}
 
 export function Lanes({ query, live, mayAct }) {
   const isKeys = query.of === 'partitions';
@@ -50,10 +27,10 @@ export function Lanes({ query, live, mayAct }) {
 }
 
 function LaneList({ query, now, mayAct }) {
-  const pages = usePages('lanes', 'lanes', { prefix: query.prefix, tenant: query.tenant, blocked: query.blocked });
+  const pages = useList('lanes', 'lanes', { prefix: query.prefix, tenant: query.tenant, blocked: query.blocked }, EVERY);
   const isFiltered = query.prefix || query.tenant || query.blocked;
-  return html`<${ErrorNotice} error=${pages.error} /><${Panel}>
-    ${!pages.loaded ? html`<${Loading} lines=${8} />` : pages.rows.length === 0
+  return html`<${ErrorNotice} error=${pages.rows && pages.error} since=${pages.read} /><${Panel}>
+    ${!pages.rows ? (pages.error ? html`<${Unreadable} error=${pages.error} />` : html`<${Loading} lines=${8} />`) : pages.rows.length === 0
       ? html`<${Empty} title=${query.blocked ? 'No blocked lanes' : 'No lanes'}>${pages.next ? 'No match among the lanes searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'A lane appears while instances wait or run in it.'}<//>`
       : html`<${Table} label="Lanes" head=${['lane', '#depth', 'head', 'status', 'age', 'why', '']}>
         ${pages.rows.map((lane) => html`<tr key=${`${lane.tenant}/${lane.key}`} class=${lane.blocked ? 'is-blocked' : ''}>
@@ -68,9 +45,9 @@ function LaneList({ query, now, mayAct }) {
 }
 
 function Keys({ tenant, now }) {
-  const pages = usePages('partitions', 'partitions', { tenant });
-  return html`<${ErrorNotice} error=${pages.error} /><${Panel}>
-    ${!pages.loaded ? html`<${Loading} lines=${8} />` : pages.rows.length === 0
+  const pages = useList('partitions', 'partitions', { tenant }, EVERY);
+  return html`<${ErrorNotice} error=${pages.rows && pages.error} since=${pages.read} /><${Panel}>
+    ${!pages.rows ? (pages.error ? html`<${Unreadable} error=${pages.error} />` : html`<${Loading} lines=${8} />`) : pages.rows.length === 0
       ? html`<${Empty} title="No partition keys in use">A partition key appears while instances with it are due or running.<//>`
       : html`<${Table} label="Partition keys" head=${['key', '#waiting', 'holder', 'status', 'age', 'why']}>
         ${pages.rows.map((key) => html`<tr key=${`${key.tenant}/${key.key}`}>
@@ -82,7 +59,7 @@ function Keys({ tenant, now }) {
   <//>`;
 }
 
-const LoadMore = ({ pages, what }) => pages.next && html`<div class="more"><button onClick=${pages.further}>Load more</button><small>${plural(pages.rows.length, what)} so far</small></div>`;
+const LoadMore = ({ pages, what }) => pages.next && html`<div class="more"><button onClick=${() => pages.further()}>Load more</button><small>${plural(pages.rows.length, what)} so far</small></div>`;
 
 const named = (one) => html`${one.key}${one.tenant && html` <small>of ${one.tenant}</small>`}`;
 

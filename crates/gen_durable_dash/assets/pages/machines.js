@@ -1,10 +1,10 @@
 // The page of machines. It draws each machine as a graph of its steps.
 
-import { html } from '../vendor/preact-htm.js';
+import { html } from '../view.js';
 import { Graph, stepTimes, stepsInOrder } from '../graph.js';
 import { Empty, Loading, Panel, Table } from '../parts.js';
 import { link } from '../route.js';
-import { counted, number, plural, statusName } from '../text.js';
+import { atLeast, number, plural, statusName } from '../text.js';
 
 const about = (machine) => [
   machine.versions.length ? `v${machine.versions.join(', v')}` : 'no known version',
@@ -18,7 +18,7 @@ export function Machines({ live }) {
   return html`<h1>Machines</h1>
     ${machines.length === 0 && html`<${Empty} title="No machines">A machine appears when a worker registers it or an instance of it is enqueued.<//>`}
     ${machines.map((machine) => html`<${Panel} key=${machine.name} title=${html`<a href=${link(`machines/${encodeURIComponent(machine.name)}`)}>${machine.name}</a>`} aside=${about(machine)}>
-      ${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} />` : html`<${Empty} title="No instance has run yet" />`}
+      ${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} capped=${live.data.capped} />` : html`<${Empty} title="No instance has run yet" />`}
     <//>`)}`;
 }
 
@@ -31,11 +31,11 @@ export function Machine({ one, live }) {
   return html`<p class="crumbs"><a href=${link('machines')}>Machines</a></p>
     <h1>${machine.name}</h1>
     <p class="sub">${about(machine)}. Edge counts cover the newest instances with recorded history.</p>
-    <${Panel}>${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} />` : html`<${Empty} title="No instance has run yet" />`}<//>
+    <${Panel}>${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} capped=${live.data.capped} />` : html`<${Empty} title="No instance has run yet" />`}<//>
     <${Panel} title="Steps" aside=${html`<a href=${link('instances', { machine: one })}>all instances</a>`}>
       <${Table} label="Steps" head=${['step', ...statuses.map((status) => `#${statusName(status)}`), '#runs', '#average']}>
         ${stepsInOrder(machine).map((step) => [step, machine.steps[step]]).map(([step, counts]) => html`<tr><td><a href=${link('instances', { machine: one, step })}>${step}</a></td>
-          ${statuses.map((status) => html`<td class="num">${counts[status] ? html`<a href=${link('instances', { machine: one, step, status })}>${counted(counts[status])}</a>` : html`<span class="faint">0</span>`}</td>`)}
+          ${statuses.map((status) => html`<td class="num">${counts[status] ? html`<a href=${link('instances', { machine: one, step, status })}>${atLeast(counts[status], live.data.capped.includes(status))}</a>` : html`<span class="faint">0</span>`}</td>`)}
           <td class="num">${number(times.get(step)?.count ?? null)}</td><td class="num">${times.get(step)?.average ?? '–'}</td></tr>`)}
       <//>
     <//>`;

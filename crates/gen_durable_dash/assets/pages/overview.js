@@ -1,10 +1,10 @@
 // The overview page: it shows throughput, latency, backlog and errors.
 
-import { html } from '../vendor/preact-htm.js';
+import { html } from '../view.js';
 import { Chart } from '../chart.js';
 import { Empty, Loading, Panel, Table, Tile, Time } from '../parts.js';
 import { link } from '../route.js';
-import { bytes, counted, number, plural, rate, since, span, statusName } from '../text.js';
+import { atLeast, bytes, counted, number, plural, rate, since, span, statusName } from '../text.js';
 
 export function Overview({ live }) {
   const { data, now } = live;
@@ -14,16 +14,19 @@ export function Overview({ live }) {
   const due = data.queues.reduce((sum, queue) => sum + queue.due, 0);
   const oldest = data.queues.map((queue) => queue.oldest_due_at).filter(Boolean).sort()[0];
   const alive = data.workers.filter((worker) => worker.alive).length;
-  const waits = (totals.awaiting_signal ?? 0) + (totals.awaiting_children ?? 0);
+  const WAITS = [['awaiting_signal', 'for a signal'], ['awaiting_children', 'for children'], ['queued', 'in lanes']].map(([status, what]) => ({ status, what, count: totals[status] ?? 0 }));
+  const waits = WAITS.reduce((sum, one) => sum + one.count, 0);
+  const most = [...WAITS].sort((a, b) => b.count - a.count)[0];
   const failed = (totals.failed ?? 0) + (totals.stuck ?? 0);
   return html`
     <h1>Overview</h1>
+    <${Alerts} alerts=${data.alerts} />
     <div class="tiles">
       <${Tile} label="Finished" value=${`${rate(settled / 60)}/s`} note=${`${number(settled)} in the last minute`} />
       <${Tile} label="Time to finish" value=${span(minute.p50)} note=${`p95 ${span(minute.p95)} · p99 ${span(minute.p99)}`} />
       <${Tile} label="Due" value=${counted(due)} note=${oldest ? `oldest: ${since(oldest, now)}` : 'no backlog'} tone=${oldest && now - Date.parse(oldest) > 60000 ? 'is-warn' : ''} href=${link('queues')} />
       <${Tile} label="Running" value=${counted(totals.executing ?? 0)} note=${`on ${plural(alive, 'worker')}`} tone=${alive ? '' : 'is-warn'} href=${link('workers')} />
-      <${Tile} label="Waiting" value=${counted(waits)} note="for a signal or for children" href=${link('instances', { status: 'awaiting_signal' })} />
+      <${Tile} label="Waiting" value=${counted(waits)} note=${WAITS.filter((one) => one.count).map((one) => `${counted(one.count)} ${one.what}`).join(', ') || 'for a signal, for children or in lanes'} href=${link('instances', { status: most.status })} />
       <${Tile} label="Failed" value=${counted(failed)} note=${failed ? 'see the errors' : 'no failures'} tone=${failed ? 'is-bad' : ''} href=${link('failures')} />
     </div>
     <div class="two">
@@ -42,7 +45,7 @@ export function Overview({ live }) {
       <//>
       <${Panel} title="Errors" aside=${html`<a href=${link('failures')}>all</a>`}>
         ${data.failures.length ? html`<ul class="errors">${data.failures.slice(0, 6).map((group) => html`<li>
-          <a href=${link('failures')}><b class="num">${counted(group.count)}</b><span><span class="error-text">${group.example}</span>
+          <a href=${link('failures')}><b class="num">${atLeast(group.count, data.failures_capped)}</b><span><span class="error-text">${group.example}</span>
           <small>${group.machine} · ${group.step} · ${statusName(group.status)} · <${Time} at=${group.last_at} now=${now} /></small></span></a>
         </li>`)}</ul>` : html`<${Empty} title="No errors">Failed and stuck instances appear here, grouped by error.<//>`}
       <//>
@@ -50,16 +53,19 @@ export function Overview({ live }) {
     <${Panel} title="Machines" aside=${html`<a href=${link('machines')}>all</a>`}>
       ${data.machines.length ? html`<${Table} label="Machines" head=${['machine', '#finished/min', '#running', '#runnable', '#waiting', '#failed', '#workers']}>
         ${data.machines.map((machine) => {
-          const sum = (...statuses) => Object.values(machine.steps).reduce((all, counts) => all + statuses.reduce((some, status) => some + (counts[status] ?? 0), 0), 0);
+          const sum = (...statuses) => atLeast(Object.values(machine.steps).reduce((all, counts) => all + statuses.reduce((some, status) => some + (counts[status] ?? 0), 0), 0), statuses.some((status) => data.capped.includes(status)));
           return html`<tr><td><a href=${link(`machines/${encodeURIComponent(machine.name)}`)}>${machine.name}</a></td>
-            <td class="num">${number(machine.settled_last_minute)}</td><td class="num">${counted(sum('executing'))}</td>
-            <td class="num">${counted(sum('runnable'))}</td><td class="num">${counted(sum('awaiting_signal', 'awaiting_children', 'queued'))}</td>
-            <td class="num">${counted(sum('failed', 'stuck'))}</td><td class=${`num ${machine.workers ? '' : 'warn'}`}>${number(machine.workers)}</td></tr>`;
+            <td class="num">${number(machine.settled_last_minute)}</td><td class="num">${sum('executing')}</td>
+            <td class="num">${sum('runnable')}</td><td class="num">${sum('awaiting_signal', 'awaiting_children', 'queued')}</td>
+            <td class="num">${sum('failed', 'stuck')}</td><td class=${`num ${machine.workers ? '' : 'warn'}`}>${number(machine.workers)}</td></tr>`;
         })}
       <//>` : html`<${Empty} title="No machines">Start a worker, or enqueue an instance: <code>durable enqueue</code>.<//>`}
     <//>
     <p class="foot">About ${number(data.instances)} instances are stored, using ${bytes(data.bytes)}.</p>`;
 }
+
+// Everything that an operator should look at, as `durable doctor` reports it.
+const Alerts = ({ alerts }) => alerts.length > 0 && html`<ul class="alerts" aria-label="Findings">${alerts.map((alert) => html`<li key=${alert.code + alert.text} class=${`is-${alert.severity}`}><a href=${link(alert.page)}>${alert.text}</a></li>`)}</ul>`;
 
 export function Backlog({ queues, now }) {
   const most = Math.max(1, ...queues.map((queue) => queue.due));

@@ -1,12 +1,12 @@
 // The page of projections: it shows their lag, runs and failed events, and offers the actions on
 // them.
 
-import { html, useEffect, useRef, useState } from '../vendor/preact-htm.js';
+import { html, useEffect, useRef, useState } from '../view.js';
 import { get, post, part } from '../api.js';
 import { useFetch } from '../live.js';
-import { Empty, Field, FormDialog, Loading, Panel, Table, Time, ErrorNotice, toast } from '../parts.js';
+import { Empty, Field, FormDialog, Loading, Panel, Table, Time, ErrorNotice, Typed, toast } from '../parts.js';
 import { link, refine } from '../route.js';
-import { number, plural, span } from '../text.js';
+import { entry, number, plural, span } from '../text.js';
 
 const EVERY = 1000;
 const HEALTH = { 'up to date': 'is-done', following: 'is-executing', rebuilding: 'is-executing', retrying: 'is-paused', halted: 'is-failed' };
@@ -63,7 +63,7 @@ export function Projections({ one, query, live, mayAct }) {
   if (!scopes.rows) return html`<${Head} one=${one} title=${title} />${scopes.error ? html`<${Empty} title=${scopes.error.status === 404 ? 'Projection not found' : 'Projection could not be read'}>${scopes.error.message}<//>` : html`<${Loading} lines=${8} />`}`;
   return html`<${Head} one=${one} title=${title} tenant=${tenant} />
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
-      <${Field} label="Tenant"><input value=${tenant ?? ''} placeholder="all tenants" onChange=${(event) => refine(one === undefined ? 'projections' : `projections/${part(one)}`, { tenant: event.target.value.trim() })} /><//>
+      <${Field} label="Tenant"><${Typed} value=${tenant ?? ''} placeholder="all tenants" onChange=${(event) => refine(one === undefined ? 'projections' : `projections/${part(one)}`, { tenant: event.target.value.trim() })} /><//>
       ${(one !== undefined || tenant !== undefined) && html`<a class="clear" href=${link('projections')}>All projections</a>`}
     </form>
     <${ErrorNotice} error=${scopes.error} />
@@ -115,7 +115,7 @@ function Scope({ row, act }) {
   return html`<tr>
     <td><a href=${scopeLink(row.projection)}>${row.projection}</a> <small class="faint">v${row.version}</small></td>
     <td class="cut"><a href=${scopeLink(row.projection, row.tenant)}><${Tenant} name=${row.tenant} /></a></td>
-    <td><span class=${`status ${row.offered ? 'is-paused' : HEALTH[row.health] ?? ''}`}>${row.offered ? `v${row.offered} ${row.health}` : row.health}</span></td>
+    <td><span class=${`status ${row.offered ? 'is-paused' : entry(HEALTH, row.health) ?? ''}`}>${row.offered ? `v${row.offered} ${row.health}` : row.health}</span></td>
     <td class="num">${number(row.position)}</td><td class="num">${row.lag ? number(row.lag) : html`<span class="faint">0</span>`}</td>
     <td>${row.lag_seconds === null ? html`<span class="faint">–</span>` : span(row.lag_seconds * 1000)}</td>
     <td>${row.owned && row.host ? `${row.host}/${row.pid}` : row.served ? html`<span class="faint">idle</span>` : html`<span class="warn">none</span>`}</td>
@@ -163,8 +163,8 @@ function Run({ row, act }) {
   };
   const tone = row.error ? 'error-text' : row.is_equal === true ? 'good' : row.is_equal === false ? 'error-text' : '';
   return html`<tr>
-    <td class="id">${row.id}</td><td>${KINDS[row.kind] ?? row.kind}</td><td><a href=${scopeLink(row.projection)}>${row.projection}</a></td><td class="cut"><${Tenant} name=${row.tenant} /></td>
-    <td><span class=${`status ${STATUS[row.status] ?? ''}`}>${row.status}</span></td>
+    <td class="id">${row.id}</td><td>${entry(KINDS, row.kind) ?? row.kind}</td><td><a href=${scopeLink(row.projection)}>${row.projection}</a></td><td class="cut"><${Tenant} name=${row.tenant} /></td>
+    <td><span class=${`status ${entry(STATUS, row.status) ?? ''}`}>${row.status}</span></td>
     <td class="progress"><div class="meter" role="progressbar" aria-label=${`Progress of run ${row.id}`} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(share)}><i style=${{ width: `${share}%` }}></i></div>
       <small>${number(row.position)} of ${number(row.target)}</small></td>
     <td class=${`cut ${tone}`} title=${row.error ?? row.verdict ?? ''}>${row.error ?? row.verdict ?? (row.status === 'pending' ? 'waiting for a worker' : '')}</td>

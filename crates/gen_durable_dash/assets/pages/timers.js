@@ -1,12 +1,12 @@
 // The page of timers: it shows the forecast of the next hour, overdue timers, and the next timers.
 
-import { html, useEffect, useState } from '../vendor/preact-htm.js';
-import { get, part, post, query as toQuery } from '../api.js';
+import { html, useState } from '../view.js';
+import { part, post } from '../api.js';
 import { Bars } from '../bars.js';
-import { useFetch } from '../live.js';
-import { Empty, FormDialog, InstanceLink, Loading, Panel, Table, Time, ErrorNotice, toast } from '../parts.js';
+import { useFetch, useList } from '../live.js';
+import { Empty, FormDialog, InstanceLink, Loading, Panel, Table, Time, ErrorNotice, Unreadable, toast } from '../parts.js';
 import { link } from '../route.js';
-import { number, plural } from '../text.js';
+import { entry, number, plural } from '../text.js';
 
 const EVERY = 2000;
 const NAMES = { sleep: 'sleeps', deadline: 'deadlines', repeat: 'repeating timers', schedule: 'schedules' };
@@ -14,12 +14,12 @@ const NAMES = { sleep: 'sleeps', deadline: 'deadlines', repeat: 'repeating timer
 export function Timers({ live, mayAct }) {
   const { now } = live;
   const forecast = useFetch('timers/forecast', { every: EVERY });
-  const kinds = forecast.data?.kinds.map((kind) => ({ ...kind, name: NAMES[kind.kind] ?? kind.kind }));
+  const kinds = forecast.data?.kinds.map((kind) => ({ ...kind, name: entry(NAMES, kind.kind) ?? kind.kind }));
   const sum = kinds?.flatMap((kind) => kind.counts).reduce((all, count) => all + count, 0) ?? 0;
   return html`<h1>Timers</h1>
     <${Panel} title="In the next hour" aside=${forecast.data && `${forecast.data.capped ? 'over ' : ''}${plural(sum, 'timer')}`}>
-      <${ErrorNotice} error=${forecast.error} />
-      ${!kinds ? html`<${Loading} lines=${4} />` : html`<${Bars} label="Timers due in the next hour, by kind" parts=${forecast.data.parts} seconds=${forecast.data.seconds} kinds=${kinds} cap=${forecast.data.counted_to} />
+      <${ErrorNotice} error=${kinds && forecast.error} since=${forecast.read} />
+      ${!kinds ? (forecast.error ? html`<${Unreadable} error=${forecast.error} />` : html`<${Loading} lines=${4} />`) : html`<${Bars} label="Timers due in the next hour, by kind" parts=${forecast.data.parts} seconds=${forecast.data.seconds} kinds=${kinds} cap=${forecast.data.counted_to} />
         ${forecast.data.capped && html`<p class="foot">Each kind is counted up to ${number(forecast.data.counted_to)} in each part.</p>`}`}
     <//>
     <${TimerList} title="Overdue" which="overdue" now=${now} mayAct=${mayAct} empty="Nothing is overdue">Timers that are due and have not fired appear here: no worker is running, or none registers the schedule.<//>
@@ -27,24 +27,11 @@ export function Timers({ live, mayAct }) {
 }
 
 function TimerList({ title, which, now, mayAct, empty, children }) {
-  const [pages, setPages] = useState({ rows: null, next: null, error: null, more: 0 });
-  const load = async (after) => {
-    try {
-      const answer = await get(`timers${toQuery({ which, after })}`);
-      setPages((old) => ({ rows: after ? [...old.rows, ...answer.timers] : answer.timers, next: answer.next, error: null, more: after ? old.more + 1 : 0 }));
-    } catch (error) {
-      setPages((old) => ({ ...old, rows: old.rows ?? [], error }));
-    }
-  };
-  useEffect(() => { load(); }, [which]);
-  useEffect(() => {
-    const timer = setInterval(() => { if (!document.hidden && pages.more === 0) load(); }, EVERY);
-    return () => clearInterval(timer);
-  }, [which, pages.more]);
-  return html`<${Panel} title=${title}><${ErrorNotice} error=${pages.error} />
-    ${!pages.rows ? html`<${Loading} lines=${4} />` : pages.rows.length === 0 ? html`<${Empty} title=${empty}>${children}<//>`
-      : html`<${TimerRows} label=${title} rows=${pages.rows} now=${now} mayAct=${mayAct} onDone=${() => load()} />`}
-    ${pages.next && html`<div class="more"><button onClick=${() => load(pages.next)}>Load more</button><small>${plural(pages.rows.length, 'timer')} so far</small></div>`}
+  const pages = useList('timers', 'timers', { which }, EVERY);
+  return html`<${Panel} title=${title}><${ErrorNotice} error=${pages.rows && pages.error} since=${pages.read} />
+    ${!pages.rows ? (pages.error ? html`<${Unreadable} error=${pages.error} />` : html`<${Loading} lines=${4} />`) : pages.rows.length === 0 ? html`<${Empty} title=${empty}>${children}<//>`
+      : html`<${TimerRows} label=${title} rows=${pages.rows} now=${now} mayAct=${mayAct} onDone=${pages.reload} />`}
+    ${pages.next && html`<div class="more"><button onClick=${() => pages.further({ after: pages.next })}>Load more</button><small>${plural(pages.rows.length, 'timer')} so far</small></div>`}
   <//>`;
 }
 

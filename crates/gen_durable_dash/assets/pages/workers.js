@@ -1,6 +1,6 @@
 // The page of workers and their leases.
 
-import { html } from '../vendor/preact-htm.js';
+import { html } from '../view.js';
 import { Empty, Loading, Panel, Table, Time } from '../parts.js';
 
 export function Workers({ live }) {

@@ -8,6 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::instance::number;
 use crate::{
     access::Caller,
+    known,
     problem::{Answer, At, Body, Problem, with_causes},
     shared::Shared,
 };
@@ -100,6 +101,8 @@ pub(crate) struct RetryBody {
     step: Option<String>,
     /// The data of the step from which a retry continues the instance.
     data: Option<Box<RawValue>>,
+    /// Whether to accept a step that no live worker knows.
+    force: bool,
 }
 
 pub(crate) async fn retry(
@@ -114,6 +117,13 @@ pub(crate) async fn retry(
         return Err(Problem::invalid(
             "data belongs to a step: name the step as well",
         ));
+    }
+    if let (Some(step), false) = (&step, body.force) {
+        let inspect = shared.inspect();
+        let row = inspect.show(number(&id)?).await?;
+        if let Some(row) = row {
+            known::check(&inspect, &row.machine, step).await?;
+        }
     }
     let mut request = shared.client.operate().retry(number(&id)?);
     if let Some(step) = &step {

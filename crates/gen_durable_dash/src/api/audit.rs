@@ -1,11 +1,13 @@
 //! The HTTP handlers of the audit log.
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use gen_durable::operate::AuditRecord;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::json::hides_keys;
 use crate::{
+    access::Caller,
     problem::{Answer, Problem, Query},
     redact::Redaction,
     shared::Shared,
@@ -31,6 +33,7 @@ pub(crate) fn mark(before: Option<&str>) -> Answer<Option<i64>> {
 /// Returns one page of the audit log, the newest record first.
 pub(crate) async fn list(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Query(page): Query<Page>,
 ) -> Answer<Json<Value>> {
     let limit = usize::from(page.limit.unwrap_or(50));
@@ -47,14 +50,25 @@ pub(crate) async fn list(
         .map(|last| last.id.to_string());
     let acts: Vec<AuditRecord> = acts
         .into_iter()
-        .map(|action| redacted(action, &shared.options.redaction))
+        .map(|action| {
+            redacted(
+                action,
+                &shared.options.redaction,
+                hides_keys(&shared, &caller),
+            )
+        })
         .collect();
     Ok(Json(json!({"acts": acts, "next": next})))
 }
 
-/// Returns an audit record with its texts redacted.
-fn redacted(mut action: AuditRecord, redaction: &Redaction) -> AuditRecord {
+/// Returns an audit record with its texts redacted, and without the key that is its subject if the
+/// caller may not see keys.
+fn redacted(mut action: AuditRecord, redaction: &Redaction, hides_keys: bool) -> AuditRecord {
     action.subject = redaction.text(&action.subject);
+    let kind = action.subject.split(' ').next().unwrap_or_default();
+    if hides_keys && ["lane", "key", "partition"].contains(&kind) {
+        action.subject = format!("{kind} [redacted]");
+    }
     action.outcome = action.outcome.map(|outcome| redaction.text(&outcome));
     action
 }

@@ -50,6 +50,46 @@ impl Many {
     }
 }
 
+impl Many {
+    /// Describes the instances of a bulk action for the audit log: every part of the filter, and
+    /// the error.
+    fn described(&self) -> String {
+        let InstancesQuery {
+            machine,
+            step,
+            status,
+            queue,
+            tenant,
+            key,
+            error,
+            newer_than,
+            older_than,
+            ..
+        } = &self.filter;
+        let age = |seconds: &Option<u64>| seconds.map(|seconds| format!("{seconds} s"));
+        let parts = [
+            ("status", status.clone()),
+            ("machine", machine.clone()),
+            ("step", step.clone()),
+            ("queue", queue.clone()),
+            ("tenant", tenant.clone()),
+            ("key", key.clone()),
+            ("error contains", error.clone()),
+            ("error group", self.fingerprint.clone()),
+            ("newer than", age(newer_than)),
+            ("older than", age(older_than)),
+            ("reason", self.why.clone()),
+        ];
+        let given = parts
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?)));
+        let given: Vec<String> = given
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        given.join(", ")
+    }
+}
+
 pub(crate) async fn preview(
     State(shared): State<Shared>,
     Body(many): Body<Many>,
@@ -58,6 +98,7 @@ pub(crate) async fn preview(
         &shared.inspect(),
         &many.search()?,
         many.fingerprint.as_deref(),
+        &shared.options.redaction,
     )
     .await?;
     for found in &mut matched.sample {
@@ -80,6 +121,7 @@ pub(crate) async fn begin(
         &shared.inspect(),
         &many.search()?,
         many.fingerprint.as_deref(),
+        &shared.options.redaction,
     )
     .await?;
     let count = matched.ids.len();
@@ -105,7 +147,7 @@ pub(crate) async fn begin(
     } else {
         "bulk cancel"
     };
-    let on = serde_json::to_string(&many.filter).unwrap_or_default();
+    let on = many.described();
     shared
         .audit
         .note(&by, name, on, Ok(format!("{count} instances")));

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::json as shown;
 use crate::{
     access::{Caller, Role},
+    alerts::span,
     problem::{Answer, At, Problem, Query},
     redact::Redaction,
     shared::Shared,
@@ -72,6 +73,11 @@ pub(crate) async fn show(
     row.data = row.data.as_deref().and_then(body);
     row.result = row.result.as_deref().and_then(body);
     shown::redact(&mut row.last_error, redaction);
+    if shown::hides_keys(&shared, &caller) {
+        shown::hide(&mut row.key);
+        shown::hide(&mut row.lane);
+        shown::hide(&mut row.partition);
+    }
     Ok(Json(Whole {
         instance: row,
         payloads_hidden,
@@ -132,6 +138,9 @@ pub(crate) async fn inbox(
             true => "null".to_owned(),
             false => shown::body(&signal.payload, &shared.options.redaction),
         };
+        if shown::hides_keys(&shared, &caller) {
+            shown::hide(&mut signal.dedup_key);
+        }
     }
     Ok(Json(Inbox {
         signals,
@@ -152,6 +161,7 @@ pub(crate) async fn children(
 
 pub(crate) async fn explain(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     At(id): At<String>,
 ) -> Answer<Json<Value>> {
     let explanation = shared
@@ -159,7 +169,11 @@ pub(crate) async fn explain(
         .explain(number(&id)?)
         .await?
         .ok_or_else(|| gone(&id))?;
-    Ok(Json(explained(explanation, &shared.options.redaction)))
+    let mut explained = explained(explanation, &shared.options.redaction);
+    if shown::hides_keys(&shared, &caller) {
+        shown::hide_keys(&mut explained);
+    }
+    Ok(Json(explained))
 }
 
 /// Returns an explanation as JSON, with errors redacted, a `text` for people in each blocker, and
@@ -295,8 +309,8 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> String {
                 paused_by.as_deref().unwrap_or("an unknown user")
             ),
         Blocker::NotDue { due_at } => {
-            let seconds = due_at.duration_since(now).as_secs_f64();
-            format!("It is scheduled for later: due in {seconds:.0} s.")
+            let seconds = due_at.duration_since(now).as_secs().max(0);
+            format!("It is scheduled for later: due in {}, at {due_at:.0}.", span(seconds))
         }
         Blocker::MachineNotServed {
             machine,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use gen_durable::{
     Address, KeyScope,
-    inspect::{Search, SearchPage, Status},
+    inspect::{Inspect, Search, SearchPage, Status},
     operate::UntypedInstance,
     schedule::Timestamp,
 };
@@ -14,8 +14,10 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::json as shown;
 use crate::{
-    access::Caller,
+    access::{Caller, Role},
+    known,
     problem::{Answer, Body, Problem, Query, with_causes},
+    redact::Redaction,
     shared::Shared,
 };
 
@@ -96,13 +98,25 @@ impl InstancesQuery {
     }
 }
 
+/// Maximum number of instances that one search of a reader by error text compares.
+const COMPARED_MAX: usize = 5_000;
+
 pub(crate) async fn list(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Query(wanted): Query<InstancesQuery>,
 ) -> Answer<Json<SearchPage>> {
-    let search = wanted.search()?;
+    let mut search = wanted.search()?;
+    let redaction = &shared.options.redaction;
+    let hides_keys = shown::hides_keys(&shared, &caller);
+    if hides_keys && search.key.is_some() {
+        return Err(Problem::keys_hidden());
+    }
     let inspect = shared.inspect();
-    let mut page = inspect.search(search.clone()).await?;
+    let mut page = match search.error.take_if(|_| caller.role == Role::Reader) {
+        Some(error) => search_redacted(&inspect, &search, &error, redaction).await?,
+        None => inspect.search(search.clone()).await?,
+    };
     // Adds the instance that currently holds the searched key to the first page, even if that
     // instance is old. The search reads a bounded number of rows, newest first, and would stop
     // before it reaches the row of an old instance.
@@ -127,9 +141,51 @@ pub(crate) async fn list(
         }
     }
     for found in &mut page.instances {
-        shown::redact(&mut found.last_error, &shared.options.redaction);
+        shown::redact(&mut found.last_error, redaction);
+        if hides_keys {
+            shown::hide(&mut found.key);
+        }
     }
     Ok(Json(page))
+}
+
+/// Searches for instances by a part of their redacted error text. The statement does not compare
+/// the stored error text: otherwise the number of matches would reveal redacted values, letter by
+/// letter.
+async fn search_redacted(
+    inspect: &Inspect,
+    search: &Search,
+    error: &str,
+    redaction: &Redaction,
+) -> Answer<SearchPage> {
+    let error = error.to_lowercase();
+    let mut rows = Search {
+        limit: 200,
+        ..search.clone()
+    };
+    let (mut matched, mut compared) = (Vec::new(), 0);
+    loop {
+        let mut page = inspect.search(rows.clone()).await?;
+        for found in std::mem::take(&mut page.instances) {
+            let text = found.last_error.as_deref().unwrap_or_default();
+            compared += 1;
+            if !redaction.text(text).to_lowercase().contains(&error) {
+                continue;
+            }
+            let id = found.id;
+            matched.push(found);
+            if matched.len() == search.limit {
+                page.next = Some(id);
+                page.instances = matched;
+                return Ok(page);
+            }
+        }
+        rows.before = page.next;
+        if page.next.is_none() || compared >= COMPARED_MAX {
+            page.instances = matched;
+            return Ok(page);
+        }
+    }
 }
 
 /// The body of an HTTP request that enqueues an instance.
@@ -157,6 +213,9 @@ pub(crate) struct New {
     #[serde(default)]
     lane_blocks: bool,
     partition: Option<String>,
+    /// Whether to accept a machine or a step that no live worker knows.
+    #[serde(default)]
+    force: bool,
 }
 
 pub(crate) async fn enqueue(
@@ -165,6 +224,9 @@ pub(crate) async fn enqueue(
     Body(new): Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let on = format!("machine {}", new.machine);
+    if !new.force {
+        known::check(&shared.inspect(), &new.machine, &new.step).await?;
+    }
     let went = shared.client.operate().enqueue(new.read()?).await;
     let outcome = went
         .as_ref()

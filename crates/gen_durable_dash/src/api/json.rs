@@ -4,15 +4,27 @@
 use std::collections::BTreeMap;
 
 use gen_durable::{
-    inspect::{Edge, FailureGroup},
+    inspect::{Edge, FailureGroup, Status},
     schedule::Timestamp,
 };
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
+use crate::{
+    access::{Caller, Role},
+    alerts::alerts,
+    fingerprint::fingerprint,
+    known::steps,
+    pulse::Snapshot,
+    redact::Redaction,
+    shared::Shared,
+};
 
 /// The maximum of a row count in a response: the statement stops counting at this number.
 pub(crate) const COUNTED_MAX: i64 = 10_001;
+
+/// The numbers of instances and of groups at which `Inspect::failure_groups` stops.
+const GROUPED_MAX: i64 = 5_000;
+const GROUPS_MAX: usize = 2_000;
 
 pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
     at.map(|at| at.to_string())
@@ -21,6 +33,56 @@ pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
 /// Redacts the error text of a row that the API returns.
 pub(crate) fn redact(error: &mut Option<String>, redaction: &Redaction) {
     *error = error.as_deref().map(|error| redaction.text(error));
+}
+
+/// Returns whether the dashboard hides keys from this caller.
+pub(crate) fn hides_keys(shared: &Shared, caller: &Caller) -> bool {
+    caller.role == Role::Reader && shared.options.keys_hidden_from_readers
+}
+
+/// Hides a key of a row that the API returns.
+pub(crate) fn hide(key: &mut Option<String>) {
+    if let Some(key) = key {
+        "[redacted]".clone_into(key);
+    }
+}
+
+/// Hides the keys in an explanation: the fields `key`, `lane` and `partition` at any depth, and the
+/// same texts in sentences.
+pub(crate) fn hide_keys(value: &mut Value) {
+    fn collect(value: &Value, keys: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    match value {
+                        Value::String(key)
+                            if ["key", "lane", "partition"].contains(&name.as_str()) =>
+                        {
+                            keys.push(key.clone());
+                        }
+                        value => collect(value, keys),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, keys)),
+            _ => {}
+        }
+    }
+    fn replace(value: &mut Value, keys: &[String]) {
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(|value| replace(value, keys)),
+            Value::Array(items) => items.iter_mut().for_each(|item| replace(item, keys)),
+            Value::String(text) => {
+                for key in keys.iter().filter(|key| !key.is_empty()) {
+                    *text = text.replace(key, "[redacted]");
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut keys = Vec::new();
+    collect(value, &mut keys);
+    replace(value, &keys);
 }
 
 /// Returns the JSON of a column with sensitive values redacted. Numbers keep the digits that the
@@ -48,6 +110,11 @@ fn edge(edge: &Edge) -> Value {
     shown
 }
 
+/// Returns the fingerprint of an error text after its redaction.
+pub(crate) fn redacted_fingerprint(error: Option<&str>, redaction: &Redaction) -> String {
+    fingerprint(&redaction.text(error.unwrap_or_default()))
+}
+
 /// Groups failed and stuck instances by error fingerprint, the largest groups first.
 pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<Value> {
     struct Group<'a> {
@@ -57,7 +124,8 @@ pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<
     }
     let mut groups: BTreeMap<(String, String, &str, String), Group<'_>> = BTreeMap::new();
     for trouble in troubles {
-        let print = fingerprint(trouble.error.as_deref().unwrap_or_default());
+        // The fingerprint is a part of the response, so the redaction comes first.
+        let print = redacted_fingerprint(trouble.error.as_deref(), redaction);
         let key = (
             trouble.machine.clone(),
             trouble.step.clone(),
@@ -96,6 +164,18 @@ pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<
         .collect()
 }
 
+/// Returns whether the groups of failures cover a part of all failures: the statement reads at most
+/// `GROUPED_MAX` failed and `GROUPED_MAX` stuck instances, and returns at most `GROUPS_MAX` groups.
+pub(crate) fn are_failures_capped(troubles: &[FailureGroup]) -> bool {
+    let count = |status: Status| -> i64 {
+        let of = troubles.iter().filter(|group| group.status == status);
+        of.map(|group| group.count).sum()
+    };
+    troubles.len() >= GROUPS_MAX
+        || count(Status::Failed) >= GROUPED_MAX
+        || count(Status::Stuck) >= GROUPED_MAX
+}
+
 /// Returns the machines as JSON, with the number of instances at each step and the transitions
 /// between steps.
 pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
@@ -130,6 +210,11 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
             machine.versions.extend(version.parse::<i32>().ok());
         }
     }
+    for (name, machine) in &mut machines {
+        for step in steps(live(), name).unwrap_or_default() {
+            machine.steps.entry(step.to_owned()).or_default();
+        }
+    }
     for name in snapshot.minute.machines.keys() {
         machines.entry(name).or_default();
     }
@@ -154,7 +239,7 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
 
 /// Returns the number of instances in each status, and the list of statuses for which counting
 /// stopped at `COUNTED_MAX`.
-fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str>) {
+pub(crate) fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str>) {
     let mut totals: BTreeMap<&'static str, i64> = BTreeMap::new();
     for count in &snapshot.standing {
         *totals.entry(count.status.name()).or_default() += count.count;
@@ -173,12 +258,14 @@ pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
     let estimate = snapshot.estimate.as_ref();
     json!({
         "at": time(snapshot.now), "trouble": snapshot.trouble,
+        "trouble_since": time(snapshot.trouble_since), "alerts": alerts(snapshot),
         "instances": estimate.map(|estimate| estimate.instances), "bytes": estimate.map(|estimate| estimate.bytes),
         "totals": totals, "capped": capped,
         "queues": snapshot.backlog,
         "workers": snapshot.workers,
         "machines": machines(snapshot),
         "failures": failures(&snapshot.troubles, redaction),
+        "failures_capped": are_failures_capped(&snapshot.troubles),
         "minute": snapshot.minute, "chart": snapshot.chart, "findings": snapshot.findings,
     })
 }

@@ -91,8 +91,12 @@ pub(crate) fn limit(limit: Option<u16>) -> Answer<usize> {
 
 pub(crate) async fn lanes(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Query(wanted): Query<LanesQuery>,
 ) -> Answer<Written> {
+    if shown::hides_keys(&shared, &caller) {
+        return Err(Problem::keys_hidden());
+    }
     let filter = wanted.filter()?;
     let asked = format!("lanes {filter:?}");
     let read = async {
@@ -119,8 +123,12 @@ fn shown_lane(mut lane: LaneInfo, redaction: &Redaction) -> Value {
 
 pub(crate) async fn partitions(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Query(wanted): Query<LanesQuery>,
 ) -> Answer<Written> {
+    if shown::hides_keys(&shared, &caller) {
+        return Err(Problem::keys_hidden());
+    }
     if wanted
         .prefix
         .as_deref()

@@ -1,56 +1,29 @@
 //! The HTTP handlers of the current numbers of the engine: the overview, its event stream, charts,
 //! and Prometheus metrics.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response, sse},
 };
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::json as shown;
 use crate::{
+    access::Caller,
     metrics,
     problem::{Answer, At, Problem, Query},
     pulse::Snapshot,
     series::{Chart, KEPT_SECONDS},
     shared::Shared,
+    streams::OpenStream,
 };
-
-/// Maximum number of concurrent event streams that the dashboard serves to browsers.
-const STREAMS_MAX: usize = 1_000;
-static STREAMS: AtomicUsize = AtomicUsize::new(0);
-
-/// Counts one open event stream of the dashboard. The drop of this value ends the count.
-struct OpenStream;
-
-impl OpenStream {
-    fn begin() -> Option<OpenStream> {
-        let begun = STREAMS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-            (n < STREAMS_MAX).then_some(n + 1)
-        });
-        begun.ok().map(|_| OpenStream)
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        STREAMS.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 pub(crate) async fn overview(State(shared): State<Shared>) -> Response {
     let snapshot = shared.pulse.now().await;
@@ -63,8 +36,13 @@ pub(crate) async fn overview(State(shared): State<Shared>) -> Response {
 
 /// Sends every new snapshot of the overview to a browser as a server-sent event. A slow browser
 /// misses snapshots and does not delay other browsers.
-pub(crate) async fn live(State(shared): State<Shared>) -> Answer<Response> {
-    let Some(open) = OpenStream::begin() else {
+///
+/// The stream of a browser session ends with the session.
+pub(crate) async fn live(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<Response> {
+    let Some(open) = shared.streams.open(&caller) else {
         let why = "too many event streams are open: poll /api/v1/overview instead";
         return Err(Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -72,7 +50,16 @@ pub(crate) async fn live(State(shared): State<Shared>) -> Answer<Response> {
             why,
         ));
     };
-    let events = events(shared.pulse.follow(), open);
+    let end = {
+        let (shared, session) = (shared.clone(), caller.session);
+        async move {
+            match session {
+                Some(session) => shared.doors.session_ended(session).await,
+                None => std::future::pending().await,
+            }
+        }
+    };
+    let events = events(shared.pulse.follow(), open).take_until(Box::pin(end));
     Ok(sse::Sse::new(events)
         .keep_alive(sse::KeepAlive::new().interval(Duration::from_secs(10)))
         .into_response())
@@ -129,16 +116,28 @@ fn database_away(snapshot: &Snapshot) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "database_away", why)
 }
 
-pub(crate) async fn machines(State(shared): State<Shared>) -> Json<Value> {
+/// Returns the newest snapshot, or an error if the dashboard has read none yet.
+async fn snapshot(shared: &Shared) -> Answer<Arc<Snapshot>> {
     let snapshot = shared.pulse.now().await;
-    Json(json!({"machines": shown::machines(&snapshot)}))
+    match snapshot.now {
+        Some(_) => Ok(snapshot),
+        None => Err(database_away(&snapshot)),
+    }
+}
+
+pub(crate) async fn machines(State(shared): State<Shared>) -> Answer<Json<Value>> {
+    let snapshot = snapshot(&shared).await?;
+    let (_, capped) = shown::totals(&snapshot);
+    Ok(Json(
+        json!({"machines": shown::machines(&snapshot), "capped": capped, "at": shown::time(snapshot.now), "trouble": snapshot.trouble}),
+    ))
 }
 
 pub(crate) async fn machine(
     State(shared): State<Shared>,
     At(name): At<String>,
 ) -> Answer<Json<Value>> {
-    let snapshot = shared.pulse.now().await;
+    let snapshot = snapshot(&shared).await?;
     let wanted = |machine: &Value| machine.get("name").and_then(Value::as_str) == Some(&name);
     let found = shown::machines(&snapshot).into_iter().find(wanted);
     found
@@ -146,9 +145,13 @@ pub(crate) async fn machine(
         .ok_or_else(|| Problem::not_found(format!("machine {name:?} is unknown")))
 }
 
-pub(crate) async fn failures(State(shared): State<Shared>) -> Json<Value> {
-    let snapshot = shared.pulse.now().await;
-    Json(json!({"failures": shown::failures(&snapshot.troubles, &shared.options.redaction)}))
+pub(crate) async fn failures(State(shared): State<Shared>) -> Answer<Json<Value>> {
+    let snapshot = snapshot(&shared).await?;
+    let failures = shown::failures(&snapshot.troubles, &shared.options.redaction);
+    let capped = shown::are_failures_capped(&snapshot.troubles);
+    Ok(Json(
+        json!({"failures": failures, "failures_capped": capped, "at": shown::time(snapshot.now), "trouble": snapshot.trouble}),
+    ))
 }
 
 pub(crate) async fn prometheus(State(shared): State<Shared>) -> Response {

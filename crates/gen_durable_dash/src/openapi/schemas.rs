@@ -88,6 +88,8 @@ pub(super) const LIVE: Schemas = &[
         &[
             "at: string?",
             "trouble: string?",
+            "trouble_since: string?",
+            "alerts: Alert[]",
             "instances: integer?",
             "bytes: integer?",
             "*totals: object",
@@ -96,6 +98,7 @@ pub(super) const LIVE: Schemas = &[
             "*workers: Worker[]",
             "*machines: Machine[]",
             "*failures: Failure[]",
+            "failures_capped: boolean",
             "minute: object",
             "findings: object",
             "*chart: Series",
@@ -136,7 +139,16 @@ pub(super) const LIVE: Schemas = &[
             "last_at: time",
         ],
     ),
-    ("Machines", &["*machines: Machine[]"]),
+    (
+        "Machines",
+        &[
+            "*machines: Machine[]",
+            "capped: string[]",
+            "at: time",
+            "trouble: string?",
+        ],
+    ),
+    ("Alert", &["*code", "*severity", "*text", "page"]),
     (
         "Failure",
         &[
@@ -151,7 +163,15 @@ pub(super) const LIVE: Schemas = &[
             "newest_id",
         ],
     ),
-    ("Failures", &["*failures: Failure[]"]),
+    (
+        "Failures",
+        &[
+            "*failures: Failure[]",
+            "failures_capped: boolean",
+            "at: time",
+            "trouble: string?",
+        ],
+    ),
 ];
 
 /// Instances, their details, and the operations on one instance.
@@ -175,6 +195,7 @@ pub(super) const INSTANCES: Schemas = &[
             "lane",
             "lane_blocks: boolean",
             "partition",
+            "force: boolean",
         ],
     ),
     ("Enqueued", &["*id", "*is_new: boolean"]),
@@ -236,7 +257,7 @@ pub(super) const INSTANCES: Schemas = &[
     ("Signalled", &["id", "signal", "is_new: boolean"]),
     ("Cancel", &["why", "subtree: boolean"]),
     ("Cancelled", &["id", "cancelled: boolean"]),
-    ("Retry", &["step", "data: any"]),
+    ("Retry", &["step", "data: any", "force: boolean"]),
     ("Retried", &["id", "runs_again: boolean"]),
 ];
 
@@ -311,6 +332,7 @@ pub(super) const QUEUES: Schemas = &[
             "pid: integer",
             "queues: string[]",
             "machines: string[]",
+            "steps: string[]",
             "started_at: time",
             "lease_expires_at: time",
             "alive: boolean",

@@ -2,7 +2,9 @@
 // servers: a server with instances to show, a server with markup from an XSS corpus in every field
 // that users control, and a server that requires a token.
 //
-//   node run.mjs ADDRESS EVIL_ADDRESS LOCKED_ADDRESS
+//   node run.mjs ADDRESS EVIL_ADDRESS LOCKED_ADDRESS LONG_ID
+//
+// LONG_ID is an instance of the second server with long names and a history with odd outcomes.
 //
 // DURABLE_BROWSER_MODULES names the directory with playwright-core and axe-core.
 
@@ -15,7 +17,7 @@ const modules = process.env.DURABLE_BROWSER_MODULES;
 const require = createRequire(join(modules, 'x.js'));
 const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-const [address, evilAddress, lockedAddress] = process.argv.slice(2);
+const [address, evilAddress, lockedAddress, longId] = process.argv.slice(2);
 const shots = process.env.DURABLE_BROWSER_SHOTS;
 const TIMEOUT_MS = 20000;
 
@@ -53,7 +55,10 @@ async function accessible(page, where) {
   const said = violations.map((one) => `${one.id}: ${one.help} (${one.nodes.slice(0, 3).map((node) => `${node.target.join(' ')} ${node.any?.[0]?.message ?? ''}`).join('; ')})`);
   problems.push(...said.map((one) => `accessibility of ${where}: ${one}`));
 }
+// DURABLE_BROWSER_ONLY selects steps by a regular expression, for work on a single step.
+const only = new RegExp(process.env.DURABLE_BROWSER_ONLY ?? '');
 async function step(name, act) {
+  if (!only.test(name)) return;
   const began = Date.now();
   await act();
   if (!process.env.DURABLE_BROWSER_GO_ON) assertNoProblems(name);
@@ -129,9 +134,17 @@ await step('a failed instance is listed under failures and is retried', async ()
   await page.locator('.group', { hasText: 'no van for' }).waitFor();
   await page.getByRole('link', { name: 'List' }).click();
   await rows(page).first().waitFor();
+  assert.match(decodeURIComponent(page.url()), /error=no/, 'the list has the error of the group');
   await visit(page, address, `instances/${first}`);
   await page.getByRole('button', { name: 'Retry' }).click();
   await page.getByText('From another step').click();
+  // A step that no worker knows is refused, and the dialog offers the known ones.
+  assert.deepEqual(await page.locator('#retry-steps option').evaluateAll((all) => all.map((one) => one.value).sort()), ['pack', 'send']);
+  expectedError = /422/;
+  await field(page, 'Step').fill('nosuchstep');
+  await page.getByRole('dialog').getByRole('button', { name: 'Retry' }).click();
+  await page.getByRole('dialog').getByRole('alert').getByText('choose one of pack, send').waitFor();
+  expectedError = /^$/;
   await field(page, 'Step').fill('pack');
   await page.getByRole('dialog').getByRole('button', { name: 'Retry' }).click();
   await page.locator('h1 .status.is-awaiting_signal').waitFor();
@@ -158,16 +171,40 @@ await step('a bulk cancel shows a preview and its progress', async () => {
   await page.getByRole('button', { name: 'Cancel all that match' }).click();
   await page.getByText('29 instances').waitFor();
   await page.getByRole('button', { name: 'Cancel 29' }).click();
-  await page.getByText('29 done, 0 refused').waitFor();
+  await page.getByRole('dialog').getByText('29 done, 0 refused').waitFor();
   await page.getByRole('button', { name: 'Close' }).click();
 });
 
 await step('a queue is paused and resumed', async () => {
   await visit(page, address, 'queues');
   await page.getByRole('button', { name: 'Pause default' }).click();
+  await page.getByRole('dialog').getByText('No worker claims instances of this queue').waitFor();
+  await page.getByRole('button', { name: 'Pause it' }).click();
   await page.locator('.status.is-paused').waitFor();
   await page.getByRole('button', { name: 'Resume default' }).click();
   await page.locator('.status.is-paused').waitFor({ state: 'detached' });
+});
+
+await step('a bulk retry of the last failures of a group shows its progress and its outcome to the end', async () => {
+  for (const id of await page.evaluate(() => fetch('api/v1/instances?status=cancelled&machine=parcel&limit=3').then((answer) => answer.json()).then((list) => list.instances.map((row) => row.id)))) {
+    const act = (what, body) => page.evaluate(([path, text]) => fetch(path, { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: text }).then((answer) => answer.status), [`api/v1/instances/${id}/${what}`, JSON.stringify(body)]);
+    assert.equal(await act('retry', { step: 'pack' }), 200);
+    assert.equal(await act('signal', { name: 'go', payload: { well: false } }), 200);
+  }
+  await visit(page, address, 'failures');
+  const group = page.locator('.group', { hasText: 'no van for' });
+  await group.getByText('3', { exact: true }).waitFor();
+  await group.getByRole('button', { name: 'Retry all' }).click();
+  await page.getByRole('button', { name: 'Retry 3' }).click();
+  await page.getByRole('dialog').getByText('3 done, 0 refused, of 3').waitFor();
+  await page.locator('.toast').getByText('3 done, 0 refused').waitFor();
+  // The card of the group is gone, and the dialog is still there.
+  await group.waitFor({ state: 'detached' });
+  await page.getByRole('dialog').getByText('3 done, 0 refused, of 3').waitFor();
+  await page.getByRole('dialog').getByRole('button', { name: 'Close' }).click();
+  for (const id of await page.evaluate(() => fetch('api/v1/instances?status=awaiting_signal&machine=parcel').then((answer) => answer.json()).then((list) => list.instances.map((row) => row.id)))) {
+    await page.evaluate((one) => fetch(`api/v1/instances/${one}/cancel`, { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: '{}' }), id);
+  }
 });
 
 const setQueue = (act) => page.evaluate((what) => fetch(`api/v1/queues/gate/${what}`, { method: 'POST', headers: { 'x-durable': '1' } }).then((answer) => answer.status), act);
@@ -236,6 +273,9 @@ await step('a blocked lane shows the reason, is found by its key, and is unblock
   await page.locator('nav a', { hasText: 'Lanes' }).locator('.badge').getByText('4').waitFor();
   await page.getByRole('button', { name: 'Retry the head of van:7' }).click();
   await page.getByText('with 2 others behind it').waitFor();
+  // The dialog stands in a table cell, and must not inherit its single line.
+  const dialog = await page.getByRole('dialog').evaluate((one) => ({ wrap: getComputedStyle(one).whiteSpace, align: getComputedStyle(one).textAlign, wide: one.scrollWidth - one.clientWidth }));
+  assert.deepEqual(dialog, { wrap: 'normal', align: 'start', wide: 0 });
   await accessible(page, 'the dialog of a lane');
   await page.getByRole('button', { name: 'Run it again' }).click();
   await lane('van:7').waitFor({ state: 'detached' });
@@ -284,9 +324,12 @@ await step('a schedule is paused, run now, changed and resumed', async () => {
   await card.waitFor();
   assert.equal(await card.locator('ol').first().locator('li').count(), 5);
   await page.getByRole('button', { name: 'Pause hourly' }).click();
+  await page.getByRole('button', { name: 'Pause it' }).click();
   await card.locator('.status.is-paused').waitFor();
   await card.getByText('None while the schedule is paused.').waitFor();
   await page.getByRole('button', { name: 'Run now: hourly' }).click();
+  await page.getByRole('dialog').getByText('although the schedule is paused').waitFor();
+  await page.getByRole('button', { name: 'Run it' }).click();
   await card.getByText('manual').waitFor();
   await card.locator('.status.is-done').waitFor();
   await page.getByRole('button', { name: 'Change cycle… of hourly' }).click();
@@ -332,6 +375,41 @@ await step('a dialog passes axe, keeps the focus and closes by Escape', async ()
   await accessible(page, 'the dialog');
   await page.keyboard.press('Escape');
   await page.getByRole('dialog').waitFor({ state: 'detached' });
+});
+
+await step('the filter of a projection keeps the text that is typed', async () => {
+  await visit(page, address, 'projections');
+  await field(page, 'Tenant').focus();
+  await page.keyboard.type('acme', { delay: 700 });
+  assert.equal(await field(page, 'Tenant').inputValue(), 'acme');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => location.hash.includes('tenant=acme'));
+});
+
+await step('times are shown with their zone, relative, local or in UTC', async () => {
+  await visit(page, address, 'schedules/nightly%20%3Cb%3E');
+  await page.getByText(/\d{4}-\d\d-\d\d 02:30:00 GMT\+[12]/).first().waitFor();
+  await visit(page, address, 'workers');
+  assert.match(await page.locator('tbody time').first().getAttribute('title'), /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+$/);
+  await page.getByRole('button', { name: 'Times: relative' }).click();
+  await page.getByRole('button', { name: 'Times: local' }).click();
+  await page.locator('tbody time').first().getByText(/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/).waitFor();
+  await page.getByRole('button', { name: 'Times: UTC' }).click();
+});
+
+await step('actions of a row are visible at 1024 and at 390 pixels', async () => {
+  for (const width of [1024, 390]) {
+    await page.setViewportSize({ width, height: 844 });
+    for (const [path, name] of [['lanes', 'Discard the head of van:10'], ['queues', 'Pause default'], ['projections', 'Rebuild till of acme']]) {
+      await visit(page, address, path);
+      const button = page.getByRole('button', { name }).first();
+      await button.waitFor();
+      const box = await button.boundingBox();
+      if (box.x < 0 || box.x + box.width > width) problems.push(`${name} is outside of the screen at ${width}: ${JSON.stringify(box)}`);
+    }
+    const current = await page.locator('.side [aria-current]').boundingBox();
+    if (current.x < 0 || current.x + current.width > width) problems.push(`the current page is outside of the list of pages at ${width}`);
+  }
 });
 
 await step('no page scrolls horizontally on a phone', async () => {
@@ -401,6 +479,29 @@ await step('markup in names, keys, errors, states and signals is shown as text',
   await clean('links');
 });
 
+await step('long names without a space widen no page', async () => {
+  for (const width of [1400, 1024, 390]) {
+    await evil.setViewportSize({ width, height: 844 });
+    for (const path of ['', 'machines', 'instances', 'failures', 'queues', 'projections', 'lanes', 'timers', 'schedules', 'workers', 'audit', 'instances/1', `instances/${longId}`]) {
+      await visit(evil, evilAddress, path);
+      await evil.locator('main h1').waitFor();
+      await loaded(evil);
+      const wide = await evil.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      if (wide > 0) problems.push(`${path || 'overview'} is ${wide} px too wide at ${width}`);
+    }
+  }
+  await evil.setViewportSize({ width: 1400, height: 900 });
+});
+
+await step('characters that reorder text are escaped, and names of object properties break no page', async () => {
+  await visit(evil, evilAddress, 'audit');
+  await evil.getByText('abc\\u{202e}gpj.exe').first().waitFor();
+  const raw = await evil.evaluate(() => /[\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText));
+  assert.equal(raw, false, 'a raw direction mark is on the page');
+  await visit(evil, evilAddress, `instances/${longId}`);
+  await evil.waitForFunction(() => document.querySelectorAll('.history li').length >= 4);
+});
+
 const locked = await open(lockedAddress, { expectRejections: true });
 await step('a token is required, a wrong one is rejected, and a valid one starts a session', async () => {
   await locked.goto(lockedAddress);
@@ -417,6 +518,96 @@ await step('a token is required, a wrong one is rejected, and a valid one starts
   assert.equal(await locked.getByRole('button', { name: 'Enqueue' }).count(), 0, 'readers see no action buttons');
   await locked.getByRole('button', { name: 'Sign out' }).click();
   await locked.getByLabel('Token').waitFor();
+});
+
+const signIn = async (token) => {
+  await locked.getByLabel('Token').fill(token);
+  await locked.getByRole('button', { name: 'Sign in' }).click();
+};
+const OPERATOR = 'operator-token-of-thirty-two-chars';
+
+await step('a link to a page opens that page after the sign-in', async () => {
+  await locked.goto('about:blank');
+  await visit(locked, lockedAddress, 'instances?status=failed');
+  await signIn('a-wrong-token-of-enough-characters');
+  await locked.getByText('This token is not valid.').waitFor();
+  await signIn(OPERATOR);
+  await heading(locked, 'Instances').waitFor();
+  assert.match(locked.url(), /#\/instances\?status=failed$/);
+  assert.equal(await field(locked, 'Status').inputValue(), 'failed');
+});
+
+await step('a session that ended leads to the sign-in, also from an action, and back to the page', async () => {
+  await visit(locked, lockedAddress, 'instances');
+  // The sign-out in another tab ends the session of this page.
+  await locked.evaluate(() => fetch('api/v1/session/end', { method: 'POST', headers: { 'x-durable': '1' } }));
+  await locked.getByLabel('Token').waitFor();
+  await signIn(OPERATOR);
+  await heading(locked, 'Instances').waitFor();
+  await locked.route('**/api/v1/queues/*/pause', (route) => route.fulfill({ status: 401, contentType: 'application/problem+json', body: '{"code": "token_needed", "detail": "authentication required"}' }));
+  await locked.evaluate(() => fetch('api/v1/queues/mail/resume', { method: 'POST', headers: { 'x-durable': '1' } }));
+  await locked.evaluate(() => fetch('api/v1/instances', { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: '{"machine": "parcel", "step": "pack"}' }));
+  await visit(locked, lockedAddress, 'queues');
+  await locked.getByRole('button', { name: 'Pause default' }).click();
+  await locked.getByRole('button', { name: 'Pause it' }).click();
+  await locked.getByRole('dialog').getByText('Your session has ended.').waitFor();
+  await locked.getByRole('dialog').getByRole('button', { name: 'Sign in' }).click();
+  await heading(locked, 'Queues').waitFor();
+});
+
+await step('work without any worker is reported on every page', async () => {
+  for (const path of ['', 'instances', 'audit']) {
+    await visit(locked, lockedAddress, path);
+    await locked.getByRole('alert').getByText('No worker is running: 1 instances are due').waitFor();
+  }
+  await locked.locator('nav a', { hasText: 'Workers' }).locator('.badge.bad').getByText('0').waitFor();
+});
+
+// The browser answers in place of the server from here on.
+await step('a list that cannot be read is not shown as an empty list', async () => {
+  const broken = await open(address, { expectRejections: true });
+  expectedError = /503/;
+  await broken.route(/\/api\/v1\/(instances|lanes|timers|schedules|audit)/, (route) => route.fulfill({ status: 503, contentType: 'application/problem+json', body: '{"code": "database_away", "detail": "could not reach the database"}' }));
+  for (const path of ['instances', 'lanes', 'timers', 'schedules', 'audit', 'lanes?of=partitions']) {
+    await visit(broken, address, path);
+    await broken.locator('main h1').waitFor();
+    if (path !== 'lanes?of=partitions') await broken.getByText('could not reach the database').first().waitFor();
+    for (const empty of ['No instances', 'No lanes', 'Nothing is overdue', 'Nothing falls due', 'No schedules', 'No actions yet']) {
+      assert.equal(await broken.getByText(empty, { exact: true }).count(), 0, `${path} shows ${empty}`);
+    }
+  }
+  // Rows of an earlier answer stay, with their time.
+  await broken.unroute(/\/api\/v1\/(instances|lanes|timers|schedules|audit)/);
+  await visit(broken, address, 'instances');
+  await rows(broken).first().waitFor();
+  await broken.route(/\/api\/v1\/instances/, (route) => route.fulfill({ status: 503, contentType: 'application/problem+json', body: '{"code": "database_away", "detail": "could not reach the database"}' }));
+  await broken.getByText('The rows below are from').waitFor();
+  assert.ok(await rows(broken).count() > 0, 'the rows stay');
+  await broken.context().close();
+  expectedError = /^$/;
+});
+
+await step('a page says how old its numbers are when none arrive, and gives up a request without an answer', async () => {
+  const hung = await open(address, { expectRejections: true });
+  // The stream sends one snapshot. Then the server hangs: it accepts requests and never answers.
+  const snapshot = await fetch(`${address}api/v1/overview`).then((answer) => answer.text());
+  let sent = false;
+  await hung.route('**/api/v1/live', (route) => {
+    if (sent) return;
+    sent = true;
+    route.fulfill({ status: 200, contentType: 'text/event-stream', body: `data: ${snapshot}\n\n` });
+  });
+  await hung.goto(address);
+  await hung.locator('.tile').first().waitFor();
+  await hung.route('**/api/v1/queues/**', () => {});
+  await hung.locator('.dot.is-bad').getByText(/last update \d+ s ago/).waitFor();
+  await hung.getByRole('alert').getByText('No numbers have arrived for').waitFor();
+  await visit(hung, address, 'queues');
+  await hung.getByRole('button', { name: 'Pause default' }).click();
+  await hung.getByRole('button', { name: 'Pause it' }).click();
+  await hung.getByText('Working…').waitFor();
+  await hung.getByRole('dialog').getByText('may or may not have taken effect').waitFor({ timeout: 30000 });
+  await hung.context().close();
 });
 
 if (shots) {

@@ -240,7 +240,7 @@ async fn a_sign_in_with_a_token_starts_a_browser_session_and_a_sign_out_ends_it(
     assert_eq!(signed.status, StatusCode::SEE_OTHER);
     let cookie = signed.headers["set-cookie"].to_str().unwrap();
     assert!(
-        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"),
         "{cookie}"
     );
     assert!(!cookie.contains(OPERATOR));
@@ -270,21 +270,6 @@ async fn a_sign_in_with_a_token_starts_a_browser_session_and_a_sign_out_ends_it(
             .status,
         StatusCode::UNAUTHORIZED
     );
-}
-
-#[tokio::test]
-async fn requests_with_wrong_tokens_are_rate_limited_and_requests_with_valid_tokens_are_not() {
-    let server = TestServer::new().await;
-    let mut slowed = false;
-    for _ in 0..50 {
-        slowed |= server
-            .ask("POST", "/login", &[], "token=guess")
-            .await
-            .status
-            == StatusCode::TOO_MANY_REQUESTS;
-    }
-    assert!(slowed);
-    assert_eq!(server.get("/api/v1/session").await.status, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -318,6 +303,14 @@ fn access_tokens_that_are_too_short_or_equal_are_rejected() {
     assert!(Access::tokens(OPERATOR, Some("short")).is_err());
     assert!(Access::tokens(OPERATOR, Some(OPERATOR)).is_err());
     assert!(!format!("{:?}", Access::tokens(OPERATOR, None).unwrap()).contains(OPERATOR));
+    let named = |token: &str| {
+        Access::named_tokens([
+            (Caller::operator("ann"), OPERATOR),
+            (Caller::reader("bob"), token),
+        ])
+    };
+    assert!(named("short").is_err() && named(OPERATOR).is_err() && named(READER).is_ok());
+    assert!(Access::named_tokens::<&str>([]).is_err());
 }
 
 #[tokio::test]

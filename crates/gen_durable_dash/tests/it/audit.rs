@@ -154,7 +154,7 @@ async fn an_action_completes_with_its_audit_record_although_the_client_disconnec
     let begun = acts(&server).await[0].clone();
     assert_eq!(
         (&begun["action"], &begun["outcome"]),
-        (&json!("POST"), &Value::Null),
+        (&json!("resume"), &Value::Null),
         "the action has started and not ended"
     );
     holder.rollback().await.unwrap();

@@ -108,6 +108,64 @@ async fn plant_in_timers_and_schedules(tx: &Tx, schema: &str, evil: &str) {
     }
 }
 
+/// Inserts rows with names of 3,000 characters without a space, with characters that reorder text,
+/// and with outcomes that are names of object properties. Returns the id of the instance.
+async fn plant_long_names(server: &TestServer) -> i64 {
+    let tx = server.client.pool().begin().await.unwrap();
+    let schema = server.client.pool().schema().to_owned();
+    let long = "n".repeat(3_000);
+    let short = "q".repeat(60);
+    let row = tx
+        .query_one(
+            &format!(
+                "insert into {schema}.instances (machine, step, state, queue, tenant, status, settled_at, last_error, key, key_scope)
+                 values ($1, $1, jsonb_build_object($1::text, $1::text), $2, $1, 'failed', statement_timestamp(), $1, left($1, 500), '{{}}')
+                 returning id"
+            ),
+            &[&long, &short],
+        )
+        .await
+        .unwrap();
+    let id: i64 = row.get(0);
+    for (number, outcome) in ["__proto__", "constructor", "toString"]
+        .into_iter()
+        .enumerate()
+    {
+        let line = format!(
+            "insert into {schema}.history (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, worker)
+             values ($1, $2, 1, statement_timestamp(), 0, 'failed', $3, $4, $4, $4, $4)"
+        );
+        let seq = i64::try_from(number + 1).unwrap();
+        tx.execute(&line, &[&id, &seq, &outcome, &long])
+            .await
+            .unwrap();
+    }
+    let name: String = long.chars().take(200).collect();
+    for text in [
+        "insert into SCHEMA.audit (actor, source, channel, action, subject, succeeded, outcome, ended_at)
+         values ($1, $1, 'dashboard', $1, $1, true, $1, statement_timestamp())",
+        "insert into SCHEMA.queues (name, paused_at, paused_by) values (left($1, 60), statement_timestamp(), $1)",
+        "insert into SCHEMA.workers (id, lease_expires_at, host, pid, queues, machines, steps, schedules)
+         values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'], array[$1 || '/1'], array[$1])",
+        "insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at, last_error)
+         values ($1, $1, 'all', $1, 'all', statement_timestamp(), $1)",
+    ] {
+        tx.execute(&text.replace("SCHEMA", &schema), &[&name]).await.unwrap();
+    }
+    let reordered = "abc\u{202e}gpj.exe";
+    tx.execute(
+        &format!(
+            "insert into {schema}.audit (actor, source, channel, action, subject, succeeded, outcome, ended_at)
+             values ($1, $1, 'dashboard', 'retry', $1, true, $1, statement_timestamp())"
+        ),
+        &[&reordered],
+    )
+    .await
+    .unwrap();
+    tx.commit().await.unwrap();
+    id
+}
+
 async fn serve(server: &TestServer) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/", listener.local_addr().unwrap());
@@ -130,6 +188,7 @@ async fn the_dashboard_works_in_a_real_browser() {
     let evil = TestServer::with(Access::only_local("tester"), Options::new()).await;
     let locked = TestServer::new().await;
     plant_corpus(&evil).await;
+    let long_id = plant_long_names(&evil).await;
     let running = Running::start(&server.client);
     sell(&server.client).await;
     let worker = TillWorker::start(&server).await;
@@ -160,6 +219,7 @@ async fn the_dashboard_works_in_a_real_browser() {
         let mut node = std::process::Command::new("node");
         node.arg(script)
             .args(&addresses)
+            .arg(long_id.to_string())
             .env("DURABLE_BROWSER_MODULES", modules)
             .stdin(Stdio::null());
         node.status().expect("node could not be started")

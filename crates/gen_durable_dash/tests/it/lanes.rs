@@ -157,8 +157,10 @@ async fn a_blocked_lane_shows_the_error_of_its_head_and_runs_after_retry_skip_or
         .filter(|act| act["succeeded"] == true);
     let went: Vec<&str> = went.map(|act| act["action"].as_str().unwrap()).collect();
     assert_eq!(went, ["lane retry", "lane discard", "lane skip"]);
+    let own = acts["acts"].as_array().unwrap().iter();
+    let own = own.filter(|act| act["actor"] == "operator token");
     assert_eq!(
-        acts["acts"].as_array().unwrap().len(),
+        own.count(),
         15,
         "rejected actions are recorded as well: {acts}"
     );

@@ -6,6 +6,7 @@
 
 mod access;
 mod acts;
+mod alerts;
 mod audit;
 mod bounds;
 mod browser;
@@ -14,6 +15,8 @@ mod live;
 mod openapi;
 mod projections;
 mod reads;
+mod redaction;
+mod sessions;
 mod support;
 mod till;
 mod timers;

@@ -183,6 +183,7 @@ async fn an_operator_cancels_the_repeating_timer_of_an_instance_but_not_a_schedu
         .as_array()
         .unwrap()
         .iter()
+        .filter(|act| act["actor"] == "operator token")
         .map(|act| act["outcome"].as_str().unwrap())
         .collect();
     assert_eq!(acts.len(), 5, "{acts:?}");
@@ -347,13 +348,10 @@ async fn an_operator_pauses_resumes_runs_and_changes_a_schedule_over_http() {
         .as_array()
         .unwrap()
         .iter()
+        .filter(|act| act["succeeded"] == true)
         .map(|act| act["action"].as_str().unwrap())
         .rev()
-        .skip(4)
         .collect();
-    // The audit log records a request with an undecodable body by its HTTP method and path only, so
-    // the test ignores the records with the action `POST`.
-    let went: Vec<&str> = went.into_iter().filter(|act| *act != "POST").collect();
     assert_eq!(
         went,
         [

@@ -166,6 +166,16 @@ async fn connections_use_tls_and_verify_the_server_certificate() {
     let uses_tls = "select ssl from pg_stat_ssl where pid = pg_backend_pid()";
     assert!(tx.query_one(uses_tls, &[]).await.unwrap().get::<_, bool>(0));
     tx.commit().await.unwrap();
+    // As in libpq, `prefer` and no mode at all encrypt without verifying the certificate.
+    for words in ["", "?sslmode=prefer", "?sslmode=allow"] {
+        let pool = Pool::connect_to(&format!("{base}{words}"), "tls")
+            .await
+            .unwrap();
+        let tx = pool.begin().await.unwrap();
+        let is_encrypted = tx.query_one(uses_tls, &[]).await.unwrap().get::<_, bool>(0);
+        assert!(is_encrypted, "{words}");
+        tx.commit().await.unwrap();
+    }
     // A client that does not know the certificate authority refuses the same server.
     let error = Client::connect(&format!("{base}?sslmode=require"))
         .await

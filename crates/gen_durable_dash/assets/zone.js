@@ -1,0 +1,40 @@
+// How the pages show times: relative to now, or exactly in the zone of the browser or in UTC. The
+// browser keeps the choice.
+
+import { useEffect, useState } from './view.js';
+
+export const TIMES = ['relative', 'local', 'UTC'];
+const listeners = new Set();
+let times = kept();
+
+function kept() {
+  try { return TIMES.find((name) => name === localStorage.getItem('durable-times')) ?? 'relative'; } catch { return 'relative'; }
+}
+
+export function setTimes(name) {
+  times = name;
+  try { localStorage.setItem('durable-times', name); } catch { /* storage is disabled in this browser */ }
+  listeners.forEach((listener) => listener(name));
+}
+
+export function useTimes() {
+  const [name, setName] = useState(times);
+  useEffect(() => {
+    listeners.add(setName);
+    return () => listeners.delete(setName);
+  }, []);
+  return name;
+}
+
+export const isRelative = () => times === 'relative';
+// The zone in which times are shown; undefined is the zone of the browser.
+export const zone = () => (times === 'UTC' ? 'UTC' : undefined);
+
+// Formats a time in a zone: "2026-12-01 05:00:00 GMT+1".
+export function inZone(time, timeZone) {
+  const options = { year: 'numeric', month: '2-digit', day: '2-digit', hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23', timeZoneName: 'short' };
+  let format;
+  try { format = new Intl.DateTimeFormat('en', { ...options, timeZone }); } catch { format = new Intl.DateTimeFormat('en', options); }
+  const parts = Object.fromEntries(format.formatToParts(new Date(time)).map(({ type, value }) => [type, value]));
+  return `${parts.year}-${parts.month}-${parts.day} ${parts.hour}:${parts.minute}:${parts.second} ${parts.timeZoneName}`;
+}
