@@ -160,7 +160,7 @@ fn make_room(open: &Connections, most: usize) -> bool {
     true
 }
 
-/// Answers the requests of one connection.
+/// Replies to the requests of one connection.
 async fn answer(stream: TcpStream, from: SocketAddr, router: Router, head: Duration, left: &Left) {
     let inner = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -193,7 +193,7 @@ fn is_stream(answer: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Answers the first request of a connection with status 503, or with the health of the process.
+/// Replies to the first request of a connection with status 503, or with the health of the process.
 async fn refuse(stream: TcpStream, from: SocketAddr, router: Router, head: Duration) {
     let inner = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
