@@ -18,6 +18,12 @@ as $$
 -- planner: pinned, nested loops, generic
 #variable_conflict use_column
 begin
+    -- A new connection plans the update with empty arrays (warm.sql). It does not do so while the
+    -- table is empty: if Postgres knows from a vacuum that the table is empty, it would plan a scan
+    -- of the whole primary key, and keep that plan while the table grows.
+    if coalesce(cardinality(p_ids), 0) = 0 and not exists (select from gen_durable.instances) then
+        return;
+    end if;
     if p_lock_timeout is not null then
         perform gen_durable._require_read_committed();
         perform set_config('lock_timeout', p_lock_timeout, true);
@@ -63,9 +69,12 @@ begin
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
         settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()
-    from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data, p_states,
-                p_results, p_errors, p_attempt_changes, p_delays)
-        as e(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
+    from (select * from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data,
+                               p_states, p_results, p_errors, p_attempt_changes, p_delays)
+              as r(id, epoch, seq, status, version, step, data, state, result, error, attempt_change, delay)
+          -- Postgres expects one row of a LIMIT by a parameter, and so looks up each row by its id,
+          -- also if it knows of few rows in the table.
+          limit cardinality(p_ids)) e
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
     -- Returns the inbox of each instance that runs ahead, with the signals that arrived during its
     -- last step.
