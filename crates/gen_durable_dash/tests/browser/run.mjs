@@ -439,7 +439,9 @@ await step('markup in names, keys, errors, states and signals is shown as text',
     await clean(path || 'overview');
   }
   const ids = await evil.evaluate(() => fetch('api/v1/instances?status=failed&limit=200').then((answer) => answer.json()).then((list) => list.instances.map((row) => [row.id, row.machine])));
-  for (const [id] of [...ids.slice(0, 6), ...ids.slice(-6)]) {
+  // The instance with long names has no signals.
+  const planted = ids.filter(([id]) => String(id) !== longId);
+  for (const [id] of [...planted.slice(0, 6), ...planted.slice(-6)]) {
     await visit(evil, evilAddress, `instances/${id}`);
     await evil.locator('.history').waitFor();
     await evil.getByText('Undelivered').waitFor();
