@@ -2263,15 +2263,15 @@ as $$
 -- planner: pinned, nested loops, generic
 #variable_conflict use_column
 begin
+    if p_lock_timeout is not null then
+        perform gen_durable._require_read_committed();
+        perform set_config('lock_timeout', p_lock_timeout, true);
+    end if;
     -- A new connection plans the update with empty arrays (warm.sql). It does not do so while the
     -- table is empty: if Postgres knows from a vacuum that the table is empty, it would plan a scan
     -- of the whole primary key, and keep that plan while the table grows.
     if coalesce(cardinality(p_ids), 0) = 0 and not exists (select from gen_durable.instances) then
         return;
-    end if;
-    if p_lock_timeout is not null then
-        perform gen_durable._require_read_committed();
-        perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     -- Ensures that the results are durable before anything that depends on them begins, even if the
     -- role or the database turns synchronous_commit off. This holds for a step's own transaction
