@@ -2,8 +2,8 @@
 -- Entries of p_known are 'machine/version/step'. An entry 'machine/version' stands for every step
 -- of that version: the worker upgrades such rows, and the machine's `upgrade` decides about their
 -- steps.
---   called by: _pick, _pick_suspect, _set_aside_refused, _promote_successors, _claim_partition_successors,
---   store::queue::retry_stuck, store::inspect, store::explain
+--   called by: _pick, _pick_suspect, _set_aside_refused, _claim_successors,
+--   store::queue::stuck_page, store::inspect, store::explain
 --   index: none      locks: nothing
 -- The function is STABLE and has no SET clause, so that the planner inlines it: a call per row
 -- would cost more than the comparison.
