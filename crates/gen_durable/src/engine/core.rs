@@ -13,6 +13,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
+    batch_limit::BatchLimit,
     connections::Activity,
     execute::{Environment, StepRun},
     failures::Failures,
@@ -99,6 +100,8 @@ pub(crate) struct Core {
     /// engine does not overlook instances that the sweep has claimed and not yet added to an
     /// in-memory queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
+    /// How many instances a pick or a sweep asks for at most.
+    pub(crate) batch_limit: BatchLimit,
     /// The tasks that run steps. The shutdown of the engine aborts them at its deadline.
     pub(crate) workers: super::spawn::Workers,
 }
@@ -152,6 +155,7 @@ impl Core {
             picked_at: Mutex::new(Instant::now()),
             unreachable: AtomicBool::new(false),
             claiming: tokio::sync::Mutex::new(()),
+            batch_limit: BatchLimit::default(),
             workers: super::spawn::Workers::default(),
         }
     }

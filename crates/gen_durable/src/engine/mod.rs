@@ -5,6 +5,7 @@
 //! until a shutdown future resolves, [`Engine::start`](crate::Engine::start) runs in a task of its
 //! own.
 
+mod batch_limit;
 mod builder;
 mod commit;
 mod connections;

@@ -32,9 +32,6 @@ const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
 /// How many rows that are already claimed a pick may have to skip. This number and the rate of
 /// claimed rows determine the distance between the watermark and the current time.
 const PASSED_MAX: f64 = 200.0;
-/// After a failed pick, the next pick asks for at most half of this many rows. Each further failed
-/// pick halves the number.
-const ROOM_AFTER_LOSS: usize = 1_024;
 /// The picker forgets a priority that neither a hint nor a sweep has named for this long. A sweep
 /// names the priority before its rows become due.
 const PRIORITY_FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -57,7 +54,6 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
         looked_at: Instant::now(),
         rate: 0.0,
         retry: RETRY_FIRST,
-        room_max: usize::MAX,
     };
     loop {
         *core
@@ -110,18 +106,17 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
             Ok(picked) => {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
-                // A pick that returned no rows does not show that a larger pick would succeed, so
-                // it does not raise the maximum number of rows per pick.
-                if !picked.rows.is_empty() {
-                    picker.room_max = picker.room_max.saturating_mul(2);
-                }
+                core.batch_limit.claimed(picked.rows.len());
                 let pause = picker.accept(&core, &wanted, picked);
                 if !pause.is_zero() {
                     wait(&core, pause).await;
                 }
             }
             Err(fault) if set_aside(&core, connection, &wanted, &fault).await => {}
-            Err(fault) => picker.wait_out(&core, &fault).await,
+            Err(fault) => {
+                core.batch_limit.failed(&wanted, &fault);
+                picker.wait_out(&core, &fault).await;
+            }
         }
     }
 }
@@ -202,9 +197,6 @@ struct Picker {
     /// How many rows the picker has recently claimed per second.
     rate: f64,
     retry: Duration,
-    /// Maximum number of rows per pick. A failed pick halves the number, because the pick may have
-    /// been too large.
-    room_max: usize,
 }
 
 impl Picker {
@@ -264,11 +256,6 @@ impl Picker {
             .store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
         self.knows_priorities = false;
-        // The pick may have asked for too many rows: the reply did not arrive in time, or exceeded
-        // a limit of the server.
-        if matches!(fault, Fault::Lost(_) | Fault::TimedOut(_) | Fault::Away(_)) {
-            self.room_max = (self.room_max.min(ROOM_AFTER_LOSS) / 2).max(1);
-        }
         tokio::select! {
             () = core.phase.draining() => {}
             () = tokio::time::sleep(self.retry) => {}
@@ -282,7 +269,7 @@ impl Picker {
             ..Wanted::default()
         };
         for queue in &core.queues {
-            let room = queue.room().min(self.room_max);
+            let room = queue.room().min(core.batch_limit.get());
             if room == 0 {
                 continue;
             }

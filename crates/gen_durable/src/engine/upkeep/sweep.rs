@@ -54,7 +54,7 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     }
     let mut wanted = Wanted::default();
     for queue in &core.queues {
-        let room = queue.room();
+        let room = queue.room().min(core.batch_limit.get());
         let name = queue.queue.name();
         let ranges = used
             .iter()
@@ -83,8 +83,15 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
         // The sweep sets refused instances aside itself. The picker may never read such an
         // instance, because the instance may be below the picker's watermarks.
         Err(fault) if set_aside(core, connection, &wanted, &fault).await => return Ok(false),
-        picked => picked?,
+        Err(fault) => {
+            // Without a smaller batch the next sweep would fail like this one, and only a sweep
+            // finds the rows that the picker has passed.
+            core.batch_limit.failed(&wanted, &fault);
+            return Err(fault);
+        }
+        Ok(picked) => picked,
     };
+    core.batch_limit.claimed(picked.rows.len());
     if !picked.rows.is_empty() {
         core.record_work();
     }

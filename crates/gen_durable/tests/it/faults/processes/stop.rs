@@ -106,7 +106,12 @@ async fn a_worker_that_claims_an_instance_again_after_it_was_reaped_commits_only
     .await;
     // The queue is paused and the second engine has ended before the owner claims the instance
     // again: the second engine would reap that claim too.
+    // The owner renews its lease early when it finds its queue paused: its row then says that it
+    // holds no share of the polls. The next renewal is a minute away.
     place.client.pause_queue("default", "test").await.unwrap();
+    let owner_is_paused =
+        "select count(*) from %.workers where 'gated/1' = any (machines) and not polls";
+    place.until_count(owner_is_paused, 1).await;
     place
         .sql("update %.workers set lease_expires_at = statement_timestamp() - interval '1 s' where 'gated/1' = any (machines)")
         .await;

@@ -98,3 +98,55 @@ async fn a_batch_of_step_results_that_exceeds_the_statement_timeout_of_the_serve
 async fn a_picker_asks_for_fewer_rows_after_a_pick_exceeded_the_statement_timeout_of_the_server() {
     run("new.status = 'executing' and old.status = 'runnable'").await;
 }
+
+/// The picker reads an index range once, so it does not come back to rows that were locked then.
+/// Only a sweep finds them, and it would ask for all of them each time.
+#[tokio::test]
+async fn a_sweep_asks_for_fewer_rows_after_it_exceeded_the_statement_timeout_of_the_server() {
+    let stage = Stage::new().await;
+    let gate = watch::Sender::new(true);
+    let jobs = stage
+        .lab
+        .enqueue_all((0..TOGETHER).map(|_| Gated))
+        .await
+        .unwrap();
+    // The watermark of the picker passes rows that have been due for long with the first pick.
+    stage
+        .sql("update S.instances set eligible_at = eligible_at - interval '1 hour'")
+        .await;
+    slow_down(
+        &stage,
+        "new.status = 'executing' and old.status = 'runnable'",
+    )
+    .await;
+    let caller = stage.caller().await;
+    let lock = stage.render("begin; select from S.instances for update");
+    caller.simple_query(&lock).await.unwrap();
+    let settings = Settings {
+        concurrency: TOGETHER,
+        ..quick()
+    };
+    let pool = stage.pool_with("-c statement_timeout=1s");
+    let engine = stage.run(pool, gate, |e| e.register::<Gated>().settings(settings));
+    engine.ready().await;
+    // Both the picker and the sweep have sent picks by then.
+    let deadline = tokio::time::Instant::now() + LONG;
+    while stage.proxy.done("._pick(") < 20 {
+        assert!(tokio::time::Instant::now() < deadline, "no picks");
+        tokio::time::sleep(SECOND / 20).await;
+    }
+    caller.simple_query("commit").await.unwrap();
+    for job in &jobs {
+        assert!(
+            stage.lab.settled(job.id, 4 * LONG).await.unwrap().is_some(),
+            "{} has not settled",
+            job.id
+        );
+    }
+    let errors = stage.proxy.errors();
+    assert!(
+        errors.contains(&"57014".to_owned()),
+        "no sweep took too long: {errors:?}"
+    );
+    engine.stop().await;
+}
