@@ -17,8 +17,14 @@ use jiff::Timestamp;
 
 use crate::store::pick::{CountGroup, Group};
 
-/// How often a pick counts the workers of the group.
+/// How often a pick counts the workers of the group. A count reads the rows of all workers, so in a
+/// large group that has found no work for `CALM_AFTER` a worker counts less often: once in
+/// `COUNT_EVERY_WORKER` for each worker of the group, up to a longest interval.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+const COUNT_EVERY_WORKER: Duration = Duration::from_millis(50);
+const COUNT_EVERY_MAX: Duration = Duration::from_secs(10);
+/// A group that has found no work for this long is calm: its workers poll and count less often.
+pub(crate) const CALM_AFTER: Duration = Duration::from_secs(30);
 /// A worker in a group that has work polls at least this often, however many workers the group
 /// has: all others may have just been killed.
 pub(crate) const SHARED_POLL_MAX: Duration = Duration::from_millis(100);
@@ -27,10 +33,10 @@ pub(crate) const SHARED_POLL_MAX: Duration = Duration::from_millis(100);
 /// all such workers together cost about as much as the first one.
 pub(crate) const FOLLOWER_UPKEEP: u32 = 4;
 /// The size of a group lengthens the interval of a task of upkeep up to this interval.
-const UPKEEP_MAX: Duration = Duration::from_secs(60);
-/// A count that is older than this says nothing: the worker then counts as the first of its group.
-/// A full worker does not pick, and so does not count.
-const COUNT_VALID: Duration = Duration::from_secs(5);
+const UPKEEP_MAX: Duration = Duration::from_secs(300);
+/// A count that is this much older than the interval of counts says nothing: the worker then counts
+/// as the first of its group. A full worker does not pick, and so does not count.
+const COUNT_VALID: Duration = Duration::from_secs(4);
 /// A worker that had no room for this long holds no share of the polls.
 const FULL_AFTER: Duration = Duration::from_secs(1);
 
@@ -47,8 +53,8 @@ pub(crate) struct Fleet {
     found_work: AtomicBool,
     /// Since when the picker has had no room for an instance of any queue.
     full_since: Mutex<Option<Instant>>,
-    /// The time of the database, since 1970, and when a pick returned it.
-    clock: Mutex<(Duration, Instant)>,
+    /// The clock of the database, as the replies to picks show it.
+    clock: Mutex<DatabaseClock>,
     /// Whether the row of this worker says that the worker polls.
     polls: AtomicBool,
 }
@@ -62,7 +68,7 @@ impl Default for Fleet {
             found_work_at: Mutex::new(Instant::now()),
             found_work: AtomicBool::new(false),
             full_since: Mutex::default(),
-            clock: Mutex::new((Duration::ZERO, Instant::now())),
+            clock: Mutex::new(DatabaseClock::new(Instant::now())),
             polls: AtomicBool::new(true),
         }
     }
@@ -76,7 +82,15 @@ impl Fleet {
 
     /// Returns whether this worker does the upkeep of its group.
     pub(crate) fn is_first(&self) -> bool {
-        self.place.load(Ordering::Relaxed) == 0 || self.count_age() > COUNT_VALID
+        self.place.load(Ordering::Relaxed) == 0
+            || self.count_age() > self.count_every() + COUNT_VALID
+    }
+
+    fn count_every(&self) -> Duration {
+        if self.idle() < CALM_AFTER || self.found_work.load(Ordering::Relaxed) {
+            return COUNT_EVERY;
+        }
+        (COUNT_EVERY_WORKER * self.size()).clamp(COUNT_EVERY, COUNT_EVERY_MAX)
     }
 
     fn counted(&self) -> Option<(Instant, Duration)> {
@@ -90,7 +104,7 @@ impl Fleet {
 
     /// Returns what the next pick should ask about the group, if it should count the group.
     pub(crate) fn count_due(&self) -> Option<CountGroup> {
-        (self.count_age() >= COUNT_EVERY).then(|| CountGroup {
+        (self.count_age() >= self.count_every()).then(|| CountGroup {
             found_work: self.found_work.swap(false, Ordering::Relaxed),
         })
     }
@@ -119,8 +133,10 @@ impl Fleet {
     /// Records the time of the database that a pick returned.
     pub(crate) fn set_now(&self, now: Timestamp) {
         let since = Duration::try_from(now.duration_since(Timestamp::UNIX_EPOCH));
-        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) =
-            (since.unwrap_or_default(), Instant::now());
+        self.clock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .read(since.unwrap_or_default(), Instant::now());
     }
 
     /// Records the group as a pick has counted it.
@@ -135,8 +151,12 @@ impl Fleet {
     /// `pause`. The workers take turns: the period is as many pauses as there are workers, and each
     /// worker polls once in it. The delay is at most `max`.
     pub(crate) fn share(&self, pause: Duration, max: Duration) -> Duration {
-        let (database, at) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.share_at(database + at.elapsed(), pause, max)
+        let now = self
+            .clock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .at(Instant::now());
+        self.share_at(now, pause, max)
     }
 
     /// Returns the delay of `share` at this time. Each worker polls at its own part of the period
@@ -213,6 +233,45 @@ impl Fleet {
     }
 }
 
+/// The clock of the database by the local clock. A reply carries the time at which its statement
+/// began, and arrives a little later: the later it arrives, the more the clock would lag. So a
+/// reading counts only if it is ahead of what the readings before it predict.
+#[derive(Debug)]
+struct DatabaseClock {
+    database: Duration,
+    at: Instant,
+}
+
+/// How fast a prediction falls behind the local clock, so that readings correct a local clock that
+/// is too fast: one part in this many.
+const CLOCK_LAG: u32 = 1_000;
+
+impl DatabaseClock {
+    fn new(at: Instant) -> DatabaseClock {
+        DatabaseClock {
+            database: Duration::ZERO,
+            at,
+        }
+    }
+
+    fn read(&mut self, database: Duration, at: Instant) {
+        let since = at.saturating_duration_since(self.at);
+        let predicted = self.database + since - since / CLOCK_LAG;
+        // A clock that was set back makes all predictions wrong.
+        let is_set_back = predicted.saturating_sub(database) > Duration::from_secs(1);
+        self.database = if is_set_back {
+            database
+        } else {
+            database.max(predicted)
+        };
+        self.at = at;
+    }
+
+    fn at(&self, at: Instant) -> Duration {
+        self.database + at.saturating_duration_since(self.at)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,10 +319,22 @@ mod tests {
     }
 
     #[test]
+    fn a_late_reply_does_not_delay_the_clock_of_the_database() {
+        let (begun, epoch) = (Instant::now(), Duration::from_secs(1_700_000_000));
+        let mut clock = DatabaseClock::new(begun);
+        clock.read(epoch, begun + MS);
+        clock.read(epoch + 100 * MS, begun + 150 * MS);
+        let late = epoch + 199 * MS - clock.at(begun + 200 * MS);
+        assert!(late < MS, "{late:?} late");
+        clock.read(epoch - 5_000 * MS, begun + 300 * MS);
+        assert_eq!(clock.at(begun + 300 * MS), epoch - 5_000 * MS);
+    }
+
+    #[test]
     fn workers_behind_the_first_one_share_further_upkeep_up_to_a_longest_interval() {
         let fleet = Fleet::default();
         let second = 1_000 * MS;
-        for (size, expected) in [(2, 4 * second), (8, 8 * second), (1_000, 60 * second)] {
+        for (size, expected) in [(2, 4 * second), (8, 8 * second), (1_000, 300 * second)] {
             fleet.count(group(size, 1));
             assert_eq!(fleet.upkeep(second), expected, "{size} workers");
         }
@@ -293,6 +364,22 @@ mod tests {
             idle >= 20_000 * MS && idle < 1_000_000 * MS,
             "this worker did"
         );
+    }
+
+    #[test]
+    fn a_calm_group_is_counted_less_often_the_larger_it_is_and_at_once_when_it_finds_work() {
+        let fleet = Fleet::default();
+        let long_ago = Instant::now().checked_sub(CALM_AFTER).unwrap();
+        *fleet.found_work_at.lock().unwrap() = long_ago;
+        for (size, expected) in [(1, 1_000), (20, 1_000), (100, 5_000), (1_000, 10_000)] {
+            fleet.count(Group {
+                idle: CALM_AFTER,
+                ..group(size, 0)
+            });
+            assert_eq!(fleet.count_every(), expected * MS, "{size} workers");
+        }
+        fleet.record_work();
+        assert_eq!(fleet.count_every(), COUNT_EVERY);
     }
 
     #[test]

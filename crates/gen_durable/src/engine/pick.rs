@@ -11,7 +11,11 @@ use jiff::{SignedDuration, Timestamp};
 use tracing::Instrument;
 
 use super::{
-    core::Core, failures::InstanceFailure, fleet::SHARED_POLL_MAX, local::HeldInstance, work::staff,
+    core::Core,
+    failures::InstanceFailure,
+    fleet::{CALM_AFTER, SHARED_POLL_MAX},
+    local::HeldInstance,
+    work::staff,
 };
 use crate::{
     id::Status,
@@ -41,7 +45,6 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The picker polls at the busy rate until `BUSY_FOR` after it last found work. After that it polls
 /// less often, in stages.
 const BUSY_FOR: Duration = Duration::from_secs(5);
-const CALM_AFTER: Duration = Duration::from_secs(30);
 const CALM_POLL: Duration = Duration::from_millis(50);
 const QUIET_AFTER: Duration = Duration::from_secs(60);
 const QUIET_POLL: Duration = Duration::from_millis(250);

@@ -219,10 +219,10 @@ async fn flow_reports_ratios_to_one_worker_process_and_the_figures_of_each_case(
     for case in cases {
         // The round trip is a part of the enqueue call.
         assert!(case["offered"]["p50_ms"].as_f64().unwrap() >= 1.0, "{case}");
-        assert!(
-            case["full"]["jobs_per_second"].as_f64().unwrap() > 0.0,
-            "{case}"
-        );
+        // On a busy machine no job may end within the short window that counts the rate, but some
+        // jobs always run.
+        assert!(case["full"]["jobs_per_second"].is_f64(), "{case}");
+        assert!(case["full"]["p50_ms"].as_f64().unwrap() > 0.0, "{case}");
         assert!(case["connections"].as_f64().unwrap() >= 1.0, "{case}");
     }
 }

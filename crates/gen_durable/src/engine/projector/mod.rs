@@ -45,6 +45,9 @@ const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(500);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
+/// An engine without projections polls only after it has recorded events itself. The sweeps of its
+/// group find the events of other processes.
+const NO_POLL: Duration = Duration::from_secs(3_600);
 /// How often the projector reads the runs that other processes have requested.
 const RUNS_EVERY: Duration = Duration::from_secs(1);
 
@@ -91,6 +94,7 @@ struct Rounds {
     no_readers: bool,
     poll: Instant,
     sweep: Instant,
+    swept_at: Instant,
     /// When the projector next reads the runs and redrives that operators have requested.
     seek: Instant,
     trim: Instant,
@@ -113,6 +117,7 @@ impl Rounds {
             no_readers,
             poll: begin,
             sweep: begin,
+            swept_at: begin,
             seek: begin,
             trim: Instant::now() + core.settings.collect_every,
             news_at: (!no_readers).then(Instant::now),
@@ -147,7 +152,7 @@ impl Rounds {
     /// Runs the tasks that are due, and makes the batches that are due ready.
     async fn run_due(&mut self, now: Instant) {
         self.schedule.start_due(now);
-        if self.sweep <= now {
+        if self.is_sweep_due(now) {
             self.sweep(now).await;
         }
         if self.poll <= now {
@@ -164,17 +169,27 @@ impl Rounds {
         }
     }
 
+    /// Returns whether a sweep is due. For an engine without projections that depends on its group,
+    /// which may have lost its first worker since the last sweep.
+    fn is_sweep_due(&self, now: Instant) -> bool {
+        let shared = self.no_readers.then(|| {
+            // Any worker of the group can assign the positions.
+            self.swept_at + self.core.fleet.upkeep(SWEEP_EVERY_MAX)
+        });
+        self.sweep.min(shared.unwrap_or(self.sweep)) <= now
+    }
+
     async fn sweep(&mut self, begun: Instant) {
         let behind = self.discovery.sweep(false).await;
         self.schedule.known.forget(Instant::now());
-        let least = match (self.no_readers, behind.scopes.is_empty() && !behind.more) {
-            (true, _) => SWEEP_EVERY_MAX,
-            (false, true) => SWEEP_EVERY_IDLE,
-            (false, false) => SWEEP_EVERY_MIN,
+        let least = match behind.scopes.is_empty() && !behind.more {
+            true => SWEEP_EVERY_IDLE,
+            false => SWEEP_EVERY_MIN,
         };
         self.schedule.scopes_behind(behind.scopes);
         let pause = (begun.elapsed() * SWEEP_SHARE).clamp(least, SWEEP_EVERY_MAX);
-        self.sweep = Instant::now() + pause;
+        self.swept_at = Instant::now();
+        self.sweep = self.swept_at + if self.no_readers { NO_POLL } else { pause };
     }
 
     async fn poll(&mut self) {
@@ -199,7 +214,7 @@ impl Rounds {
             + if more {
                 Duration::ZERO
             } else {
-                settings.collect_every
+                self.core.fleet.upkeep(settings.collect_every)
             };
     }
 }
@@ -209,7 +224,7 @@ impl Rounds {
 fn pace(settings: &Settings, news_at: Option<Instant>, no_readers: bool) -> Duration {
     let pause = match news_at.map(|at| at.elapsed()) {
         Some(idle) if idle < BUSY_FOR => settings.busy_poll,
-        _ if no_readers => return SWEEP_EVERY_MAX,
+        _ if no_readers => return NO_POLL,
         Some(idle) if idle < CALM_AFTER => CALM_POLL,
         Some(idle) if idle < QUIET_AFTER => QUIET_POLL,
         _ => settings.idle_poll,

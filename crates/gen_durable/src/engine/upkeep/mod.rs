@@ -31,9 +31,11 @@ const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 /// A worker of a group without work sweeps at least this often, however many workers the group has.
-const SWEEP_SHARED_IDLE_MAX: Duration = Duration::from_secs(20);
-/// How often upkeep measures how many instances wait in each queue.
+const SWEEP_SHARED_IDLE_MAX: Duration = Duration::from_secs(30);
+/// How often upkeep measures how many instances wait in each queue. Each worker reports gauges, so
+/// even in a large group they are at most `DEPTH_EVERY_MAX` old.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
+const DEPTH_EVERY_MAX: Duration = Duration::from_secs(60);
 /// How often upkeep releases claimed instances that have waited too long for a worker task.
 const OVERDUE_EVERY: Duration = Duration::from_millis(500);
 /// How often upkeep checks lanes for a lost head and partition keys for a lost holder, and how many
@@ -191,7 +193,7 @@ impl Upkeep {
         }
         if self.due.reap <= now {
             // The first worker of a group reaps for the group. The others reap too, but rarely.
-            let is_rare_turn = self.reaps.is_multiple_of(FOLLOWER_UPKEEP);
+            let is_rare_turn = self.reaps.is_multiple_of(rare_turns(core));
             self.reaps = self.reaps.wrapping_add(1);
             if core.fleet.is_first() || is_rare_turn {
                 report("reap", reap::reap(core, &self.connections).await);
@@ -248,7 +250,7 @@ impl Upkeep {
                 "measure the queues",
                 measure::measure(core, connection).await,
             );
-            self.due.depth = Instant::now() + core.fleet.upkeep(DEPTH_EVERY);
+            self.due.depth = Instant::now() + core.fleet.upkeep(DEPTH_EVERY).min(DEPTH_EVERY_MAX);
         }
     }
 
@@ -263,6 +265,16 @@ impl Upkeep {
         };
         (!self.core.blocked.is_empty()).then(|| Instant::now() + self.blocked_pause)
     }
+}
+
+/// Returns how many times the reaper of a worker that is not the first of its group is due until it
+/// reaps.
+fn rare_turns(core: &Core) -> u32 {
+    let every = core.settings.reap_every.max(Duration::from_millis(1));
+    let turns = core.fleet.upkeep(every).as_nanos() / every.as_nanos();
+    u32::try_from(turns)
+        .unwrap_or(u32::MAX)
+        .max(FOLLOWER_UPKEEP)
 }
 
 /// When each task of upkeep is due.
