@@ -89,8 +89,9 @@ impl Inspect {
         .await
     }
 
-    /// Searches instances, the newest first. One call reads a bounded number of rows, so a page may
-    /// have fewer instances than the limit although another page exists.
+    /// Searches the whole table for instances, the newest first. One call reads a bounded number of
+    /// rows, so a page may have fewer instances than the limit although another page exists; see
+    /// [`Search`] for the conditions that an index finds.
     ///
     /// # Errors
     ///

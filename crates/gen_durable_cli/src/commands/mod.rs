@@ -6,6 +6,7 @@ pub(crate) mod migrate;
 
 pub(crate) mod audit;
 pub(crate) mod doctor;
+pub(crate) mod filter;
 pub(crate) mod ls;
 pub(crate) mod show;
 

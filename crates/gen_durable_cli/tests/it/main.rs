@@ -82,6 +82,11 @@ impl TestSchema {
         );
         serde_json::from_slice(&output.stdout).unwrap()
     }
+
+    /// Runs `durable ls` with these options and returns the instances that it lists.
+    fn listed(&self, options: &[&str]) -> Value {
+        self.json(&[&["ls"], options].concat())["instances"].take()
+    }
 }
 
 fn stdout(output: &Output) -> String {
