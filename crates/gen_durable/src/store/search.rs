@@ -354,7 +354,7 @@ async fn rows(
 }
 
 /// Reads the columns that a search returns.
-fn read(row: &Row) -> Result<SearchHit, Fault> {
+pub(super) fn read(row: &Row) -> Result<SearchHit, Fault> {
     Ok(SearchHit {
         id: named(row, "id")?,
         tenant: named(row, "tenant")?,

@@ -1,4 +1,4 @@
-//! The options that select instances: `durable ls` has the conditions of
+//! The options that select instances: `durable ls` and `durable export` have the conditions of
 //! `GET /api/v1/instances`.
 
 use std::time::Duration;
@@ -125,6 +125,15 @@ where
         Ok(answer) => Ok(answer?),
         Err(_) => Err(anyhow!(NoAnswer)),
     }
+}
+
+/// Returns whether the command that met this error may succeed later: the database is away or slow.
+pub(crate) fn is_transient(error: &anyhow::Error) -> bool {
+    use gen_durable::client::ErrorKind;
+    error.is::<NoAnswer>()
+        || error
+            .downcast_ref::<gen_durable::Error>()
+            .is_some_and(|error| error.kind() == ErrorKind::Transient)
 }
 
 /// Parses a time: a timestamp, or a number of seconds, minutes, hours or days ago.

@@ -8,6 +8,7 @@ mod bad_input;
 mod demo;
 mod dev;
 mod doctor;
+mod export;
 mod history;
 mod inspect;
 mod lanes;
@@ -17,7 +18,9 @@ mod output;
 mod projections;
 mod serve;
 mod shapes;
+mod tail;
 mod timers;
+mod top;
 mod watch;
 
 use std::{

@@ -26,6 +26,12 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         45_000,
     ),
     (
+        "a page of settled instances",
+        include_str!("../../../gen_durable/src/store/sql/settled_after.sql"),
+        "null null 'yesterday' 0 200",
+        5_000,
+    ),
+    (
         "arrivals",
         include_str!("../../../gen_durable/src/store/sql/arrived.sql"),
         "0 20000",
