@@ -32,6 +32,10 @@ test *options:
 browser:
     .ci/run browser
 
+# Write docs/screens again from the demo
+screens:
+    .ci/run screens
+
 # Run the example programs
 examples:
     .ci/run examples

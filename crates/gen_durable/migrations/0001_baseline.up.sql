@@ -182,6 +182,12 @@ create table gen_durable.instances (
     deadline_at      timestamptz,                    -- when a wait or a join gives up
     held_key text generated always as (
         case when key is not null and status = any (key_scope) then key end) stored,
+    -- The key of the instance, unique among instances that have a status of their key_scope. Calls
+    -- address the instance by the key.
+    key   text,
+    -- The step at which the instance failed or got stuck. A run-ahead commit changes `step`, and
+    -- leaves this column null, so the column can be in an index.
+    failed_step      text generated always as (case when status in ('stuck', 'failed') then step end) stored,
     -- The end of the worker's lease at the time of the claim, for people to read. Whether the
     -- worker is alive depends on its row in `workers`, and not on this value.
     lease_expires_at timestamptz,
@@ -194,9 +200,6 @@ create table gen_durable.instances (
     awaits           text[], -- the signals that its step waits for, or was woken by
     deadline_step    text, -- the step that runs when a wait or a join gives up
     deadline_data    jsonb,
-    -- The key of the instance, unique among instances that have a status of their key_scope. Calls
-    -- address the instance by the key.
-    key   text,
     key_scope gen_durable.durable_status[],
     -- The claim_epoch under which the current step began. A worker writes this column only if
     -- crash_count > 0.
@@ -274,6 +277,17 @@ create index instances_deadlines on gen_durable.instances (deadline_at, id)
 -- many done instances. The index has no column that a run-ahead commit changes.
 create index instances_aside on gen_durable.instances (status, id)
     where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
+
+-- The three indexes below are for operators that search the whole table. Only rows with a key, of a
+-- named tenant, or that have failed have entries. A run-ahead commit changes none of the columns.
+-- The keys are in the order of their bytes, whatever the collation of the database is, so that a
+-- prefix is a range.
+create index instances_by_key on gen_durable.instances (key collate "C", id)
+    where key is not null;
+create index instances_by_tenant on gen_durable.instances (tenant, id)
+    where tenant <> '';
+create index instances_by_failed_step on gen_durable.instances (machine, failed_step, id)
+    where failed_step is not null;
 
 -- schema/tables/signals.sql
 -- The inboxes of instances. A signal stays until a step that has received it commits progress. A
@@ -873,6 +887,149 @@ begin
     where t.instance_id = p_id and (t.step_seq, t.claim_epoch) < (p_seq, p_epoch)
     order by t.step_seq desc, t.claim_epoch desc
     limit p_limit;
+end $$;
+
+-- schema/functions/_first_id_at.sql
+-- Returns an id below which all instances were inserted before p_at, by a binary search over the
+-- ids: ids are drawn in the order of time, and `inserted_at` is the time at which the statement of
+-- an instance began. A statement that takes long inserts instances with larger ids than others of
+-- their time, so a caller adds the duration of the longest statement to p_at.
+--   called by: search_period.sql      index: instances_pkey
+--   locks: nothing
+create function gen_durable._first_id_at(p_at timestamptz) returns bigint
+language plpgsql stable
+as $$
+-- planner: pinned
+declare
+    low bigint;   -- all instances up to this id are older than p_at
+    high bigint;  -- no instance from this id on is older than p_at
+    middle bigint;
+    probed record;
+begin
+    select coalesce(min(i.id), 1) - 1, coalesce(max(i.id), 0) + 1 into low, high from gen_durable.instances i;
+    while low + 1 < high loop
+        middle := low + (high - low) / 2;
+        select i.id, i.inserted_at into probed
+        from gen_durable.instances i where i.id >= middle and i.id < high order by i.id limit 1;
+        if found and probed.inserted_at < p_at then
+            low := probed.id;
+        else
+            high := middle;
+        end if;
+    end loop;
+    return high;
+end $$;
+
+-- schema/functions/_search_range.sql
+-- Returns the condition and the order with which a search reads instances by an index. In both, $1
+-- is the id below which the search reads, $2 its lowest id, $4 the machine, $6 the status, $7 the
+-- step, $9 the tenant, $10 the key, $11 the prefix of a key and $17 the text after all such keys.
+-- The conditions compare rows and the order begins with the columns of the index, so that no other
+-- index has the order.
+--   called by: _search_floor, _search_rows      index: none      locks: nothing
+create function gen_durable._search_range(p_index text) returns text[]
+language sql immutable parallel safe
+as $$
+select case p_index
+    when 'id' then array['i.id >= $2 and i.id < $1', 'i.id desc']
+    when 'status' then array[
+        $q$i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+           and (i.status, i.id) >= ($6::gen_durable.durable_status, $2) and (i.status, i.id) < ($6::gen_durable.durable_status, $1)$q$,
+        'i.status desc, i.id desc']
+    when 'tenant' then array[
+        $q$i.tenant <> '' and (i.tenant, i.id) >= ($9, $2) and (i.tenant, i.id) < ($9, $1)$q$,
+        'i.tenant desc, i.id desc']
+    when 'failed_step' then array[
+        $q$i.failed_step is not null and (i.machine, i.failed_step, i.id) >= ($4, $7, $2)
+           and (i.machine, i.failed_step, i.id) < ($4, $7, $1)$q$,
+        'i.machine desc, i.failed_step desc, i.id desc']
+    when 'key' then array[
+        $q$i.key is not null and (i.key collate "C", i.id) >= ($10, $2) and (i.key collate "C", i.id) < ($10, $1)$q$,
+        'i.key collate "C" desc, i.id desc']
+    when 'prefix' then array[
+        $q$i.key is not null and i.key collate "C" >= $11 and i.key collate "C" < $17 and i.id >= $2 and i.id < $1$q$,
+        'i.key collate "C"']
+    end
+$$;
+
+-- schema/functions/_search_floor.sql
+-- Returns the lowest id among the first p_limit instances that a search reads by an index, and the
+-- number of these instances. The search continues below that id; with fewer than p_limit of them,
+-- the page is the last one.
+--   called by: search_floor.sql
+--   index: instances_pkey, instances_aside, instances_by_tenant, instances_by_failed_step,
+--   instances_by_key      locks: nothing
+-- Sorting is off, since the planner does not know how few rows the page needs, and would read and
+-- sort all instances of a status or tenant.
+create function gen_durable._search_floor(
+    p_index text, p_below bigint, p_from bigint, p_limit int, p_machine text, p_status text, p_step text,
+    p_tenant text, p_key text, p_prefix text, p_after text
+) returns table (lowest bigint, lowest_at timestamptz, rows_read bigint)
+language plpgsql stable
+set enable_sort = off
+as $$
+-- planner: pinned
+declare
+    read_by text[] := gen_durable._search_range(p_index);
+begin
+    execute format(
+        'select min(looked.id), count(*) from (select i.id from gen_durable.instances i where %s order by %s limit $3) looked',
+        read_by[1], read_by[2])
+    into lowest, rows_read
+    using p_below, p_from, p_limit, p_machine, null::int, p_status, p_step, null::text, p_tenant, p_key, p_prefix,
+        null::text, null::text, null::text, null::timestamptz, null::timestamptz, p_after;
+    select i.inserted_at into lowest_at from gen_durable.instances i where i.id = lowest;
+    return next;
+end $$;
+
+-- schema/functions/_search_rows.sql
+-- Returns the first p_limit instances that meet all conditions of a search, the newest first, among
+-- those with an id of at least p_from and below p_below. The caller has chosen p_from by
+-- `_search_floor`, so the statement reads a bounded number of rows by the index.
+--   called by: search.sql
+--   index: instances_pkey, instances_aside, instances_by_tenant, instances_by_failed_step,
+--   instances_by_key      locks: nothing
+-- Sorting is off, as in `_search_floor`. Only the instances with a prefix of a key are sorted:
+-- their index is in the order of the keys.
+create function gen_durable._search_rows(
+    p_index text, p_below bigint, p_from bigint, p_limit int, p_machine text, p_version int, p_status text, p_step text,
+    p_queue text, p_tenant text, p_key text, p_prefix text, p_lane text, p_partition text, p_error text,
+    p_since timestamptz, p_until timestamptz, p_after text
+) returns table (
+    id bigint, tenant text, machine text, machine_version int, step text, status text, queue text, priority smallint,
+    attempt int, eligible_at timestamptz, inserted_at timestamptz, updated_at timestamptz, settled_at timestamptz,
+    key text, parent_id bigint, last_error text, awaits text[])
+language plpgsql stable
+set enable_sort = off
+as $$
+-- planner: pinned
+declare
+    read_by text[] := gen_durable._search_range(p_index);
+begin
+    return query execute format(
+        $q$select i.id, i.tenant, i.machine, i.machine_version, i.step, i.status::text, i.queue, i.priority,
+               i.attempt, i.eligible_at, i.inserted_at, i.updated_at, i.settled_at, i.key, i.parent_id,
+               left(i.last_error, 500), i.awaits
+           from gen_durable.instances i
+           where %s
+             and ($4 is null or i.machine = $4)
+             and ($5 is null or i.machine_version = $5)
+             and ($6 is null or i.status::text = $6)
+             and ($7 is null or i.step = $7)
+             and ($8 is null or i.queue = $8)
+             and ($9 is null or i.tenant = $9)
+             and ($10 is null or i.key = $10)
+             and ($11 is null or starts_with(i.key, $11))
+             and ($12 is null or i.lane_key = $12)
+             and ($13 is null or i.partition_key = $13)
+             and ($14 is null or position(lower($14) in lower(i.last_error)) > 0)
+             and ($15 is null or i.inserted_at >= $15)
+             and ($16 is null or i.inserted_at < $16)
+           order by %s
+           limit $3$q$,
+        read_by[1], case p_index when 'prefix' then 'i.id + 0 desc' else read_by[2] end)
+    using p_below, p_from, p_limit, p_machine, p_version, p_status, p_step, p_queue, p_tenant, p_key, p_prefix,
+        p_lane, p_partition, p_error, p_since, p_until, p_after;
 end $$;
 
 -- schema/functions/_record_history.sql

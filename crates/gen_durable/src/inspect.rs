@@ -20,7 +20,7 @@ use crate::{
         explain::{self, Detail},
         family,
         fault::Fault,
-        flow, history, inspect as instances, keyed, pulse, search,
+        flow, history, inspect as instances, keyed, pulse, search, settled,
     },
 };
 pub use crate::{
@@ -34,6 +34,7 @@ pub use crate::{
         lane::{KeyCursor, LaneFilter, LaneInfo, LanePage, PartitionFilter, PartitionInfo},
         queue::{Backlog, NoWorkerFor, QueueInfo, WorkerInfo},
         server::{Snapshot, SnapshotKind, TableInfo},
+        settled::{SettledCursor, SettledFilter, SettledPage},
         throughput::{Arrived, Estimate, FailureGroup, SettledCount},
     },
     names::UnknownName,
@@ -89,8 +90,9 @@ impl Inspect {
         .await
     }
 
-    /// Searches instances, the newest first. One call reads a bounded number of rows, so a page may
-    /// have fewer instances than the limit although another page exists.
+    /// Searches the whole table for instances, the newest first. One call reads a bounded number of
+    /// rows, so a page may have fewer instances than the limit although another page exists; see
+    /// [`Search`] for the conditions that an index finds.
     ///
     /// # Errors
     ///
@@ -98,6 +100,20 @@ impl Inspect {
     pub async fn search(&self, search: Search) -> Result<SearchPage, Error> {
         self.read("search instances", move |connection| async move {
             search::page(&connection, &search).await
+        })
+        .await
+    }
+
+    /// Returns instances that have settled, in the order of settling, page by page. A transaction
+    /// commits after the `settled_at` of its instances, so a caller that follows the order reads
+    /// the last seconds again and skips the instances that it knows.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
+    pub async fn settled_after(&self, filter: SettledFilter) -> Result<SettledPage, Error> {
+        self.read("list settled instances", move |connection| async move {
+            settled::after(&connection, &filter).await
         })
         .await
     }

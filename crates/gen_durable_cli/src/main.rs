@@ -14,9 +14,9 @@ use std::{io::IsTerminal, process::ExitCode, time::Duration};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions,
-    pause, projections, queues, retry, schedules, serve, show, signal, timers, wait, watch,
-    workers,
+    audit, bench, cancel, demo, dev, doctor, enqueue, explain, export, lanes, ls, migrate,
+    partitions, pause, projections, queues, retry, schedules, serve, show, signal, tail, timers,
+    top, wait, watch, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -42,6 +42,9 @@ enum Command {
     #[command(subcommand)]
     Migrate(migrate::MigrateCommand),
     Ls(ls::LsArgs),
+    Export(export::ExportArgs),
+    Tail(tail::TailArgs),
+    Top(top::TopArgs),
     Show(show::ShowArgs),
     Explain(explain::ExplainArgs),
     Wait(wait::WaitArgs),
@@ -153,6 +156,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Dev(args) => dev::run(args, json).await,
         Command::Migrate(command) => migrate::run(command, json).await,
         Command::Ls(args) => ls::run(args, json).await,
+        Command::Export(args) => export::run(args, json).await,
+        Command::Tail(args) => tail::run(args, json).await,
+        Command::Top(args) => top::run(args, json).await,
         Command::Show(args) => show::run(args, json).await,
         Command::Explain(args) => explain::run(args, json).await,
         Command::Enqueue(args) => enqueue::run(args, json).await,

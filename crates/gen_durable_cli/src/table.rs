@@ -18,6 +18,9 @@ const BLUE: &str = "\x1b[34m";
 const MAGENTA: &str = "\x1b[35m";
 const RESET: &str = "\x1b[0m";
 
+/// The control sequence that clears the terminal and moves the cursor to its top.
+pub(crate) const CLEAR: &str = "\x1b[2J\x1b[H";
+
 /// Returns whether text may be coloured: on a terminal, unless `NO_COLOR` is set or the terminal
 /// has no colours. `CLICOLOR_FORCE` colours text that goes to a pipe or a file.
 pub(crate) fn is_coloured(is_terminal: bool) -> bool {
@@ -184,6 +187,11 @@ pub(crate) fn print_raw(text: &'static str) -> anyhow::Result<()> {
 
 /// Prints one or more lines to stdout. A closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: impl std::fmt::Display) -> anyhow::Result<()> {
+    print_line(text).map(drop)
+}
+
+/// Prints one or more lines to stdout. Returns false if the reader has closed the pipe.
+pub(crate) fn print_line(text: impl std::fmt::Display) -> anyhow::Result<bool> {
     let text = text.to_string();
     let mut out = std::io::stdout().lock();
     match out
@@ -191,8 +199,9 @@ pub(crate) fn print(text: impl std::fmt::Display) -> anyhow::Result<()> {
         .and_then(|()| out.write_all(b"\n"))
         .and_then(|()| out.flush())
     {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(true),
     }
 }
 

@@ -114,7 +114,7 @@ export function useList(path, name, wanted, every) {
     try {
       const answer = await get(`${path}${toQuery({ ...wanted, ...next })}`);
       if (latest.current !== search) return;
-      setPages((old) => ({ rows: next ? [...(old.rows ?? []), ...answer[name]] : answer[name], next: answer.next, error: null, more: next ? old.more + 1 : 0, read: Date.now() }));
+      setPages((old) => ({ rows: next ? [...(old.rows ?? []), ...answer[name]] : answer[name], next: answer.next, nextAt: answer.next_at, error: null, more: next ? old.more + 1 : 0, read: Date.now() }));
     } catch (error) {
       if (latest.current === search) setPages((old) => ({ ...old, error }));
     } finally {

@@ -30,6 +30,7 @@ mod api;
 mod assets;
 mod audit;
 mod bulk;
+mod find;
 mod fingerprint;
 mod guard;
 mod histogram;
@@ -51,6 +52,7 @@ use axum::{Router, middleware};
 use gen_durable::{Client, Error};
 
 pub use access::{Access, Caller, Role, WeakToken};
+pub use find::{FindError, InstancesQuery, InvalidQuery, find};
 pub use options::Options;
 pub use redact::Redaction;
 pub use routes::{RouteInfo, routes};

@@ -11,6 +11,8 @@ use gen_durable::{Error, client::ErrorKind};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::find::{FindError, InvalidQuery};
+
 /// The detail text of an error response. The handler stores it as a response extension, and the
 /// dashboard writes it into the audit record of the request.
 #[derive(Debug, Clone)]
@@ -74,6 +76,21 @@ impl Problem {
 /// Formats an error of a call with its causes, for a response or an audit record.
 pub(crate) fn with_causes(error: &Error) -> String {
     format!("{error:#}")
+}
+
+impl From<InvalidQuery> for Problem {
+    fn from(error: InvalidQuery) -> Problem {
+        Problem::invalid(error.to_string())
+    }
+}
+
+impl From<FindError> for Problem {
+    fn from(error: FindError) -> Problem {
+        match error {
+            FindError::Invalid(error) => error.into(),
+            FindError::Failed(error) => error.into(),
+        }
+    }
 }
 
 impl From<Error> for Problem {

@@ -70,20 +70,29 @@ fn method(name: &str) -> Method {
     }
 }
 
+/// The query parameters of a search for instances: the fields of `InstancesQuery`.
+const SEARCH: &[&str] = &[
+    "machine",
+    "version",
+    "step",
+    "status",
+    "queue",
+    "tenant",
+    "key",
+    "key_prefix",
+    "lane",
+    "partition",
+    "error",
+    "error_group",
+    "newer_than",
+    "older_than",
+    "since",
+    "until",
+    "before",
+    "limit",
+];
+
 pub(crate) fn all() -> Vec<Route> {
-    const SEARCH: &[&str] = &[
-        "machine",
-        "step",
-        "status",
-        "queue",
-        "tenant",
-        "key",
-        "error",
-        "newer_than",
-        "older_than",
-        "before",
-        "limit",
-    ];
     table! {
         get "/" assets::index, doc("The dashboard").page();
         get "/assets/{*name}" assets::asset, doc("Scripts, styles and images of the dashboard").page();
@@ -103,7 +112,7 @@ pub(crate) fn all() -> Vec<Route> {
         get "/api/v1/machines/{name}" live::machine, doc("One machine").answers("Machine");
         get "/api/v1/failures" live::failures, doc("Failed and stuck instances, grouped by error").answers("Failures");
 
-        get "/api/v1/instances" instances::list, doc("Instances, the newest first; `next` is the `before` of the next page").query(SEARCH).answers("Instances");
+        get "/api/v1/instances" instances::list, doc("Instances, the newest first; `next` is the `before` of the next page, and `next_at` the time down to which the search has read").query(SEARCH).answers("Instances");
         post "/api/v1/instances" instances::enqueue, doc("Enqueue an instance").body("NewInstance").answers("Enqueued");
         get "/api/v1/instances/{id}" instance::show, doc("One instance with its state, data and result").answers("Instance");
         get "/api/v1/instances/{id}/history" instance::history, doc("The history of an instance, the newest first").query(&["seq", "epoch", "limit"]).answers("History");

@@ -66,6 +66,12 @@ create table gen_durable.instances (
     deadline_at      timestamptz,                    -- when a wait or a join gives up
     held_key text generated always as (
         case when key is not null and status = any (key_scope) then key end) stored,
+    -- The key of the instance, unique among instances that have a status of their key_scope. Calls
+    -- address the instance by the key.
+    key   text,
+    -- The step at which the instance failed or got stuck. A run-ahead commit changes `step`, and
+    -- leaves this column null, so the column can be in an index.
+    failed_step      text generated always as (case when status in ('stuck', 'failed') then step end) stored,
     -- The end of the worker's lease at the time of the claim, for people to read. Whether the
     -- worker is alive depends on its row in `workers`, and not on this value.
     lease_expires_at timestamptz,
@@ -78,9 +84,6 @@ create table gen_durable.instances (
     awaits           text[], -- the signals that its step waits for, or was woken by
     deadline_step    text, -- the step that runs when a wait or a join gives up
     deadline_data    jsonb,
-    -- The key of the instance, unique among instances that have a status of their key_scope. Calls
-    -- address the instance by the key.
-    key   text,
     key_scope gen_durable.durable_status[],
     -- The claim_epoch under which the current step began. A worker writes this column only if
     -- crash_count > 0.
@@ -158,3 +161,14 @@ create index instances_deadlines on gen_durable.instances (deadline_at, id)
 -- many done instances. The index has no column that a run-ahead commit changes.
 create index instances_aside on gen_durable.instances (status, id)
     where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
+
+-- The three indexes below are for operators that search the whole table. Only rows with a key, of a
+-- named tenant, or that have failed have entries. A run-ahead commit changes none of the columns.
+-- The keys are in the order of their bytes, whatever the collation of the database is, so that a
+-- prefix is a range.
+create index instances_by_key on gen_durable.instances (key collate "C", id)
+    where key is not null;
+create index instances_by_tenant on gen_durable.instances (tenant, id)
+    where tenant <> '';
+create index instances_by_failed_step on gen_durable.instances (machine, failed_step, id)
+    where failed_step is not null;

@@ -124,21 +124,36 @@ pub struct Count {
 
 /// The conditions of a search for instances. A search finds an instance if the instance meets all
 /// conditions that the caller set.
+///
+/// A search by `key`, `key_prefix`, `tenant`, a status of instances that wait, failed or were
+/// cancelled, `since` or `until` uses an index; so does a search for failed or stuck instances by
+/// `machine` and `step`. Other conditions are compared row by row, and every page reads a bounded
+/// number of rows: [`SearchPage::next`] continues the search until the whole table has been read.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs)]
 pub struct Search {
     pub machine: Option<String>,
+    /// The version of the machine.
+    pub version: Option<i32>,
     pub status: Option<Status>,
     pub step: Option<String>,
     pub queue: Option<String>,
     pub tenant: Option<String>,
     /// The complete key of the instance to find.
     pub key: Option<String>,
+    /// The beginning of the key of the instance to find.
+    pub key_prefix: Option<String>,
+    /// Selects only instances with this lane key, including instances that have left the lane.
+    pub lane: Option<String>,
+    /// Selects only instances under this partition key.
+    pub partition: Option<String>,
     /// A part of the text of the instance's last error, in upper or lower case.
     pub error: Option<String>,
     /// Selects only instances that callers enqueued at this time or later.
     pub since: Option<Timestamp>,
-    /// Selects only instances that callers enqueued before this time.
+    /// Selects only instances that callers enqueued before this time. The search begins at the ids
+    /// of ten minutes later: it does not find instances that one statement inserted more than ten
+    /// minutes after the statement began.
     pub until: Option<Timestamp>,
     /// Only instances with an id below this id, which is the `next` of the previous page.
     pub before: Option<i64>,
@@ -180,8 +195,10 @@ pub struct SearchHit {
 pub struct SearchPage {
     /// The instances that the search found, the newest first.
     pub instances: Vec<SearchHit>,
-    /// The `before` of the next page: the search has read every instance with a larger id. `None`:
-    /// this was the last page.
+    /// The `before` of the next page: the search has compared every instance with this id or a
+    /// larger one. `None`: this was the last page.
     #[serde(serialize_with = "id_text::optional")]
     pub next: Option<i64>,
+    /// When the instance with the id `next` was enqueued: how far back the search has come.
+    pub next_at: Option<Timestamp>,
 }

@@ -20,6 +20,7 @@ pub(crate) mod projection;
 pub(crate) mod queue;
 pub(crate) mod schedule;
 pub(crate) mod server;
+pub(crate) mod settled;
 pub(crate) mod signal;
 pub(crate) mod step_result;
 pub(crate) mod throughput;

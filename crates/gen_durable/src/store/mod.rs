@@ -49,6 +49,7 @@ pub(crate) mod runs;
 pub(crate) mod schedule;
 pub(crate) mod scopes;
 pub(crate) mod search;
+pub(crate) mod settled;
 pub(crate) mod signal;
 pub(crate) mod timer;
 mod tls;

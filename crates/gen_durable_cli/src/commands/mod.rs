@@ -6,8 +6,12 @@ pub(crate) mod migrate;
 
 pub(crate) mod audit;
 pub(crate) mod doctor;
+pub(crate) mod export;
+pub(crate) mod filter;
 pub(crate) mod ls;
 pub(crate) mod show;
+pub(crate) mod tail;
+pub(crate) mod top;
 
 pub(crate) mod cancel;
 pub(crate) mod enqueue;

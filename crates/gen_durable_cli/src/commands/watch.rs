@@ -3,10 +3,7 @@
 use std::{io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
 
 use super::asked_to_end;
-use crate::table::print_raw;
-
-/// The control sequence that clears the terminal and moves the cursor to its top.
-const CLEAR: &str = "\x1b[2J\x1b[H";
+use crate::table::{CLEAR, print_raw};
 
 /// The option `--watch` of a command that only reads.
 #[derive(Debug, clap::Args)]

@@ -23,7 +23,7 @@ async fn the_audit_log_records_cli_commands_with_their_actor_and_outcome() {
     db.json(&["pause", "mail"]);
     // The program `durable` writes no audit entry for a command that only reads, or for a command
     // with invalid usage.
-    db.json(&["ls"]);
+    db.listed(&[]);
     assert_eq!(db.run(&["cancel"]).status.code(), Some(2));
     let acts = db.json(&["audit"]);
     let recorded: Vec<_> = acts

@@ -6,7 +6,7 @@ use super::{TestSchema, note, stderr, stdout};
 async fn durable_ls_lists_instances_newest_first_and_page_by_page() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue_all(["a", "b", "c"].map(note)).await.unwrap();
-    let all = db.json(&["ls"]);
+    let all = db.listed(&[]);
     let ids: Vec<&str> = all
         .as_array()
         .unwrap()
@@ -14,18 +14,11 @@ async fn durable_ls_lists_instances_newest_first_and_page_by_page() {
         .map(|row| row["id"].as_str().unwrap())
         .collect();
     assert_eq!(ids, ["3", "2", "1"]);
-    assert_eq!(all[0]["state"]["text"], "c");
+    assert_eq!(db.listed(&["--limit", "1", "--before", "3"])[0]["id"], "2");
+    assert_eq!(db.listed(&["--machine", "nothing"]), serde_json::json!([]));
+    assert_eq!(db.listed(&["--status", "done"]), serde_json::json!([]));
     assert_eq!(
-        db.json(&["ls", "--limit", "1", "--before", "3"])[0]["id"],
-        "2"
-    );
-    assert_eq!(
-        db.json(&["ls", "--machine", "nothing"]),
-        serde_json::json!([])
-    );
-    assert_eq!(db.json(&["ls", "--status", "done"]), serde_json::json!([]));
-    assert_eq!(
-        db.json(&["ls", "--status", "runnable", "--queue", "default"])
+        db.listed(&["--status", "runnable", "--queue", "default"])
             .as_array()
             .unwrap()
             .len(),
@@ -107,7 +100,7 @@ async fn commands_escape_control_characters_in_stored_values_before_they_print_t
 }
 
 #[tokio::test]
-async fn durable_show_and_ls_print_all_digits_of_a_number_with_30_digits() {
+async fn durable_show_prints_all_digits_of_a_number_with_30_digits() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     let digits = "123456789012345678901234567890";
@@ -119,11 +112,7 @@ async fn durable_show_and_ls_print_all_digits_of_a_number_with_30_digits() {
     .await
     .unwrap();
     tx.commit().await.unwrap();
-    for command in [
-        vec!["show", "1"],
-        vec!["show", "1", "--json"],
-        vec!["ls", "--json"],
-    ] {
+    for command in [vec!["show", "1"], vec!["show", "1", "--json"]] {
         let text = stdout(&db.run(&command));
         assert!(text.contains(digits), "{command:?}: {text}");
     }

@@ -119,13 +119,10 @@ async fn durable_lanes_lists_a_blocked_lane_with_its_reason_and_retries_the_head
         (&json!("server:7"), &json!(false), &json!(true))
     );
     assert_eq!(
-        db.json(&["ls", "--lane", "server:7"])
-            .as_array()
-            .unwrap()
-            .len(),
+        db.listed(&["--lane", "server:7"]).as_array().unwrap().len(),
         2
     );
-    assert_eq!(db.json(&["ls", "--lane", "server:8"]), json!([]));
+    assert_eq!(db.listed(&["--lane", "server:8"]), json!([]));
     let queues = db.json(&["queues"]);
     assert_eq!(
         (&queues[0]["queued"], &queues[0]["partition_waiting"]),
@@ -237,7 +234,7 @@ async fn durable_partitions_lists_keys_and_durable_explain_names_the_partition_h
     );
     assert!(stdout(&db.run(&["show", "2"])).contains("account:7, waits for the partition"));
     assert_eq!(
-        db.json(&["ls", "--partition", "account:7"])
+        db.listed(&["--partition", "account:7"])
             .as_array()
             .unwrap()
             .len(),

@@ -8,6 +8,7 @@ mod bad_input;
 mod demo;
 mod dev;
 mod doctor;
+mod export;
 mod history;
 mod inspect;
 mod lanes;
@@ -17,7 +18,9 @@ mod output;
 mod projections;
 mod serve;
 mod shapes;
+mod tail;
 mod timers;
+mod top;
 mod watch;
 
 use std::{
@@ -81,6 +84,11 @@ impl TestSchema {
             stderr(&output)
         );
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Runs `durable ls` with these options and returns the instances that it lists.
+    fn listed(&self, options: &[&str]) -> Value {
+        self.json(&[&["ls"], options].concat())["instances"].take()
     }
 }
 

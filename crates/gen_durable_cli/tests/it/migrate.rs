@@ -26,7 +26,7 @@ fn durable_migrate_installs_the_schema_and_removes_it_only_with_the_option_yes()
     );
     let status = db.json(&["migrate", "status"]);
     assert_eq!(status["installed"], status["current"]);
-    assert_eq!(db.json(&["ls"]), serde_json::json!([]));
+    assert_eq!(db.listed(&[]), serde_json::json!([]));
 
     let refused = db.run(&["migrate", "down", "--to", "0"]);
     assert_eq!(refused.status.code(), Some(2));

@@ -20,7 +20,7 @@ fn command(db: &TestSchema, arguments: &[&str]) -> Command {
     command
 }
 
-async fn sql(client: &gen_durable::Client, text: &str) {
+pub(super) async fn sql(client: &gen_durable::Client, text: &str) {
     let tx = client.pool().begin().await.unwrap();
     tx.batch_execute(&text.replace("S.", &format!("{}.", client.pool().schema())))
         .await
@@ -77,7 +77,7 @@ async fn durable_ls_filters_by_step_error_key_and_time() {
     keyed.key = Some("order:3".into());
     client.operate().enqueue(keyed).await.unwrap();
     let ids = |arguments: &[&str]| -> Vec<String> {
-        let rows = db.json(&[&["ls"], arguments].concat());
+        let rows = db.listed(arguments);
         let rows = rows.as_array().unwrap();
         rows.iter()
             .map(|row| row["id"].as_str().unwrap().to_owned())
@@ -102,10 +102,53 @@ async fn durable_ls_filters_by_step_error_key_and_time() {
             stderr(&refused)
         );
     }
+}
+
+#[tokio::test]
+async fn durable_ls_has_the_filters_of_the_http_api() {
+    let (db, client) = TestSchema::migrated().await;
+    sql(
+        &client,
+        "insert into S.instances (machine, machine_version, step, state, status, settled_at, last_error, tenant, key, lane_key,
+            partition_key, queue) values
+         ('order', 1, 'reserve', '1', 'failed', S.clock(), 'order 7 not found', 'acme', 'order-7', 'a', 'x', 'slow'),
+         ('order', 2, 'reserve', '1', 'failed', S.clock(), 'order 81 not found', 'acme', 'order-81', 'b', 'y', 'fast'),
+         ('order', 2, 'reserve', '1', 'failed', S.clock(), 'card declined', 'other', 'parcel-7', 'b', 'y', 'fast')",
+    )
+    .await;
+    let ids = |options: &[&str]| -> Vec<String> {
+        let rows = db.listed(options);
+        let id = |row: &Value| row["id"].as_str().unwrap().to_owned();
+        rows.as_array().unwrap().iter().map(id).collect()
+    };
+    assert_eq!(ids(&["--machine-version", "1"]), ["1"]);
+    assert_eq!(ids(&["--key-prefix", "order-"]), ["2", "1"]);
+    assert_eq!(ids(&["--key-prefix", "order-", "--queue", "slow"]), ["1"]);
+    assert_eq!(ids(&["--tenant", "acme"]), ["2", "1"]);
+    assert_eq!(ids(&["--lane", "b", "--step", "reserve"]), ["3", "2"]);
+    assert_eq!(ids(&["--partition", "x"]), ["1"]);
+    let group = ["--error-group", "order # not found"];
+    assert_eq!(ids(&group), ["2", "1"]);
+    let failed = [
+        "--machine",
+        "order",
+        "--step",
+        "reserve",
+        "--status",
+        "failed",
+    ];
     assert_eq!(
-        db.run(&["ls", "--lane", "a", "--step", "b"]).status.code(),
-        Some(2)
+        ids(&[&group[..], &failed, &["--tenant", "acme"]].concat()),
+        ["2", "1"]
     );
+    assert_eq!(ids(&[&group[..], &["--before", "2"]].concat()), ["1"]);
+    let page = db.json(&["ls", "--limit", "2"]);
+    assert_eq!(
+        (&page["next"], &page["next_at"]),
+        (&"2".into(), &page["instances"][1]["inserted_at"])
+    );
+    let refused = db.run(&["ls", "--key", &"k".repeat(501)]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }
 
 #[tokio::test]

@@ -6,9 +6,6 @@ import { link } from '../route.js';
 import { atLeast, counted, plural } from '../text.js';
 import { BulkButton } from './bulk.js';
 
-// Returns the longest part of a fingerprint that all errors of the group contain.
-const literal = (fingerprint) => fingerprint.split(/#|"…"|\[redacted\]/).map((part) => part.trim()).sort((a, b) => b.length - a.length)[0].slice(0, 200);
-
 export function Failures({ live, mayAct }) {
   const { data, now } = live;
   if (!data?.at) return html`<h1>Failures</h1><${Loading} lines=${8} />`;
@@ -26,7 +23,7 @@ export function Failures({ live, mayAct }) {
           <p><a href=${link(`machines/${encodeURIComponent(group.machine)}`)}>${group.machine}</a> · ${group.step} · last <${Time} at=${group.last_at} now=${now} /> · first <${Time} at=${group.first_at} now=${now} /> · newest <${InstanceLink} id=${group.newest_id} /></p>
         </div>
         <div class="row">
-          <a class="button" href=${link('instances', { ...filter, error: literal(group.fingerprint) })}>List</a>
+          <a class="button" href=${link('instances', { ...filter, error_group: group.fingerprint })}>List</a>
           ${mayAct && html`<${BulkButton} act="retry" filter=${filter} fingerprint=${group.fingerprint} label="Retry all…" />`}
         </div>
       </article>`;

@@ -1,7 +1,7 @@
 // The page of instances: it searches them, shows the results page by page, and enqueues new
 // instances.
 
-import { html } from '../view.js';
+import { html, useEffect } from '../view.js';
 import { useList } from '../live.js';
 import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, ErrorNotice, Typed, Unreadable } from '../parts.js';
 import { refine, link } from '../route.js';
@@ -16,14 +16,20 @@ const EVERY = 3000;
 export function Instances({ query, live, mayAct }) {
   const pages = useList('instances', 'instances', query, EVERY);
   const load = pages.reload;
+  // A page without a match reads on by itself until it finds an instance or has read the whole table.
+  useEffect(() => {
+    if (pages.rows?.length === 0 && pages.next && !pages.error) pages.further({ before: pages.next });
+  }, [pages.rows, pages.next, pages.error]);
   const change = (name) => (event) => refine('instances', { ...query, [name]: event.target.value });
   const machines = (live.data?.machines ?? []).map((machine) => machine.name);
   const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === query.machine)?.steps ?? {});
   const queues = (live.data?.queues ?? []).map((queue) => queue.name);
+  // A bulk action takes the group of errors as its fingerprint.
+  const { error_group: fingerprint, ...filter } = query;
   const isFiltered = Object.values(query).some(Boolean);
   return html`<div class="head"><h1>Instances</h1><div class="row">
-      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} act="retry" filter=${query} label="Retry all that match…" onDone=${() => load()} />`}
-      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} act="cancel" filter=${query} label="Cancel all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} act="retry" filter=${filter} fingerprint=${fingerprint} label="Retry all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} act="cancel" filter=${filter} fingerprint=${fingerprint} label="Cancel all that match…" onDone=${() => load()} />`}
       ${mayAct && html`<${EnqueueButton} machines=${live.data?.machines ?? []} />`}
     </div></div>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
@@ -33,8 +39,12 @@ export function Instances({ query, live, mayAct }) {
       <${Pick} label="Queue" value=${query.queue} onChange=${change('queue')} options=${queues} />
       <${Field} label="Age"><select value=${query.newer_than ?? ''} onChange=${change('newer_than')}>${AGES.map(([value, name]) => html`<option value=${value} selected=${(query.newer_than ?? '') === value}>${name}</option>`)}</select><//>
       <${Field} label="Key"><${Typed} value=${query.key} onChange=${change('key')} placeholder="the complete key" /><//>
+      <${Field} label="Key begins with"><${Typed} value=${query.key_prefix} onChange=${change('key_prefix')} /><//>
       <${Field} label="Tenant"><${Typed} value=${query.tenant} onChange=${change('tenant')} /><//>
       <${Field} label="Error"><${Typed} value=${query.error} onChange=${change('error')} placeholder="text it contains" /><//>
+      ${query.error_group && html`<${Field} label="Error group"><${Typed} value=${query.error_group} onChange=${change('error_group')} /><//>`}
+      <${Field} label="Enqueued since"><${Typed} value=${query.since} onChange=${change('since')} placeholder="2030-01-31T12:00:00Z" /><//>
+      <${Field} label="Enqueued before"><${Typed} value=${query.until} onChange=${change('until')} placeholder="2030-01-31T12:00:00Z" /><//>
       ${isFiltered && html`<a class="clear" href=${link('instances')}>Clear</a>`}
     </form>
     <${ErrorNotice} error=${pages.rows && pages.error} since=${pages.read} />
@@ -43,7 +53,7 @@ export function Instances({ query, live, mayAct }) {
         : pages.rows.length ? html`<${Rows} rows=${pages.rows} now=${live.now} />`
           : html`<${Empty} title=${pages.next ? 'No match so far' : 'No instances'}>${pages.next ? 'No match among the instances searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'Nothing has been enqueued, or all instances have been deleted after their retention.'}<//>`}
       ${pages.next && html`<div class="more"><button onClick=${() => pages.further({ before: pages.next })}>Search older instances</button>
-        <small>${plural(pages.rows.length, 'instance')} so far, searched down to id ${pages.next}</small></div>`}
+        <small>${plural(pages.rows.length, 'instance')} so far, searched down to id ${pages.next}${pages.nextAt && html`, enqueued <${Time} at=${pages.nextAt} now=${live.now} />`}</small></div>`}
     <//>`;
 }
 

@@ -5,10 +5,11 @@ use gen_durable::inspect::{Search, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{instances::InstancesQuery, json as shown};
+use super::json as shown;
 use crate::{
     access::Caller,
     bulk::{Act, MANY_MAX, Progress, matching},
+    find::InstancesQuery,
     problem::{Answer, At, Body, Problem},
     shared::Shared,
 };
@@ -33,7 +34,7 @@ impl Many {
     /// filter names no status, or a status that the action does not allow: a bulk action retries
     /// failed, stuck or cancelled instances, and cancels instances that have not settled.
     fn search(&self) -> Answer<Search> {
-        let search = self.filter.clone().search()?;
+        let search = self.filter.search()?;
         let fits = |status: Status| match self.act {
             Act::Retry => matches!(status, Status::Failed | Status::Stuck | Status::Cancelled),
             Act::Cancel => !status.is_settled(),
@@ -54,36 +55,17 @@ impl Many {
     /// Describes the instances of a bulk action for the audit log: every part of the filter, and
     /// the error.
     fn described(&self) -> String {
-        let InstancesQuery {
-            machine,
-            step,
-            status,
-            queue,
-            tenant,
-            key,
-            error,
-            newer_than,
-            older_than,
-            ..
-        } = &self.filter;
-        let age = |seconds: &Option<u64>| seconds.map(|seconds| format!("{seconds} s"));
-        let parts = [
-            ("status", status.clone()),
-            ("machine", machine.clone()),
-            ("step", step.clone()),
-            ("queue", queue.clone()),
-            ("tenant", tenant.clone()),
-            ("key", key.clone()),
-            ("error contains", error.clone()),
+        let mut given = self.filter.described();
+        let more = [
             ("error group", self.fingerprint.clone()),
-            ("newer than", age(newer_than)),
-            ("older than", age(older_than)),
             ("reason", self.why.clone()),
         ];
-        let given = parts
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?)));
+        given
+            .extend(more.into_iter().filter_map(|(name, value)| {
+                Some((name, value.filter(|value| !value.is_empty())?))
+            }));
         let given: Vec<String> = given
+            .into_iter()
             .map(|(name, value)| format!("{name} {value}"))
             .collect();
         given.join(", ")

@@ -3,143 +3,34 @@
 use std::time::Duration;
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::{
-    Address, KeyScope,
-    inspect::{Inspect, Search, SearchPage, Status},
-    operate::UntypedInstance,
-    schedule::Timestamp,
-};
-use serde::{Deserialize, Serialize};
+use gen_durable::{KeyScope, inspect::SearchPage, operate::UntypedInstance};
+use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::json as shown;
 use crate::{
     access::{Caller, Role},
+    find::{InstancesQuery, find, find_redacted},
     known,
     problem::{Answer, Body, Problem, Query, with_causes},
-    redact::Redaction,
     shared::Shared,
 };
-
-/// The maximum length in bytes of a filter value in a search for instances. The API rejects longer
-/// values.
-const WORD_BYTES_MAX: usize = 500;
-
-/// The filter of a search for instances. An empty value means "not given", because browsers send
-/// empty form fields.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct InstancesQuery {
-    pub(crate) machine: Option<String>,
-    pub(crate) step: Option<String>,
-    pub(crate) status: Option<String>,
-    pub(crate) queue: Option<String>,
-    pub(crate) tenant: Option<String>,
-    pub(crate) key: Option<String>,
-    pub(crate) error: Option<String>,
-    /// Selects instances that were enqueued at most this many seconds ago.
-    pub(crate) newer_than: Option<u64>,
-    /// Selects instances that were enqueued at least this many seconds ago.
-    pub(crate) older_than: Option<u64>,
-    /// The cursor of a page of instances: the last instance id of the previous page.
-    pub(crate) before: Option<String>,
-    pub(crate) limit: Option<u16>,
-}
-
-impl InstancesQuery {
-    pub(crate) fn search(self) -> Answer<Search> {
-        let word = |name: &str, word: Option<String>| -> Answer<Option<String>> {
-            let Some(word) = word.filter(|word| !word.is_empty()) else {
-                return Ok(None);
-            };
-            match word.len() > WORD_BYTES_MAX || word.contains('\0') {
-                true => Err(Problem::invalid(format!(
-                    "{name} is too long or contains a NUL byte"
-                ))),
-                false => Ok(Some(word)),
-            }
-        };
-        let status = word("status", self.status)?;
-        let status = status
-            .map(|name| name.parse::<Status>())
-            .transpose()
-            .map_err(|error| Problem::invalid(error.to_string()))?;
-        let before = word("before", self.before)?;
-        let before = before
-            .map(|id| {
-                id.parse()
-                    .map_err(|_| Problem::invalid(format!("{id:?} is not a valid `before` cursor")))
-            })
-            .transpose()?;
-        let ago = |seconds: Option<u64>| {
-            seconds.map(|seconds| {
-                let now = Timestamp::now().as_second();
-                Timestamp::from_second(now.saturating_sub_unsigned(seconds))
-                    .unwrap_or(Timestamp::UNIX_EPOCH)
-            })
-        };
-        let limit = usize::from(self.limit.unwrap_or(50));
-        if !(1..=200).contains(&limit) {
-            return Err(Problem::invalid("limit must be 1 to 200"));
-        }
-        Ok(Search {
-            machine: word("machine", self.machine)?,
-            step: word("step", self.step)?,
-            status,
-            queue: word("queue", self.queue)?,
-            tenant: word("tenant", self.tenant)?,
-            key: word("key", self.key)?,
-            error: word("error", self.error)?,
-            since: ago(self.newer_than),
-            until: ago(self.older_than),
-            before,
-            limit,
-        })
-    }
-}
-
-/// Maximum number of instances that one search of a reader by error text compares.
-const COMPARED_MAX: usize = 5_000;
 
 pub(crate) async fn list(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Query(wanted): Query<InstancesQuery>,
 ) -> Answer<Json<SearchPage>> {
-    let mut search = wanted.search()?;
     let redaction = &shared.options.redaction;
     let hides_keys = shown::hides_keys(&shared, &caller);
-    if hides_keys && search.key.is_some() {
+    if hides_keys && wanted.names_a_key() {
         return Err(Problem::keys_hidden());
     }
     let inspect = shared.inspect();
-    let mut page = match search.error.take_if(|_| caller.role == Role::Reader) {
-        Some(error) => search_redacted(&inspect, &search, &error, redaction).await?,
-        None => inspect.search(search.clone()).await?,
+    let mut page = match caller.role {
+        Role::Reader => find_redacted(&inspect, &wanted, redaction).await?,
+        _ => find(&inspect, &wanted, redaction).await?,
     };
-    // Adds the instance that currently holds the searched key to the first page, even if that
-    // instance is old. The search reads a bounded number of rows, newest first, and would stop
-    // before it reaches the row of an old instance.
-    if let (Some(key), None) = (&search.key, search.before) {
-        let tenant = search.tenant.as_deref().unwrap_or_default();
-        let holder = inspect.holder(Address::keyed(key).of(tenant)).await?;
-        let missing = holder.filter(|id| page.instances.iter().all(|found| found.id != *id));
-        if let Some(id) = missing {
-            let alone = Search {
-                before: Some(id.saturating_add(1)),
-                limit: 1,
-                ..search
-            };
-            page.instances.extend(
-                inspect
-                    .search(alone)
-                    .await?
-                    .instances
-                    .into_iter()
-                    .filter(|found| found.id == id),
-            );
-        }
-    }
     for found in &mut page.instances {
         shown::redact(&mut found.last_error, redaction);
         if hides_keys {
@@ -147,45 +38,6 @@ pub(crate) async fn list(
         }
     }
     Ok(Json(page))
-}
-
-/// Searches for instances by a part of their redacted error text. The statement does not compare
-/// the stored error text: otherwise the number of matches would reveal redacted values, letter by
-/// letter.
-async fn search_redacted(
-    inspect: &Inspect,
-    search: &Search,
-    error: &str,
-    redaction: &Redaction,
-) -> Answer<SearchPage> {
-    let error = error.to_lowercase();
-    let mut rows = Search {
-        limit: 200,
-        ..search.clone()
-    };
-    let (mut matched, mut compared) = (Vec::new(), 0);
-    loop {
-        let mut page = inspect.search(rows.clone()).await?;
-        for found in std::mem::take(&mut page.instances) {
-            let text = found.last_error.as_deref().unwrap_or_default();
-            compared += 1;
-            if !redaction.text(text).to_lowercase().contains(&error) {
-                continue;
-            }
-            let id = found.id;
-            matched.push(found);
-            if matched.len() == search.limit {
-                page.next = Some(id);
-                page.instances = matched;
-                return Ok(page);
-            }
-        }
-        rows.before = page.next;
-        if page.next.is_none() || compared >= COMPARED_MAX {
-            page.instances = matched;
-            return Ok(page);
-        }
-    }
 }
 
 /// The body of an HTTP request that enqueues an instance.

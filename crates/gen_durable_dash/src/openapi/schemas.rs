@@ -176,7 +176,10 @@ pub(super) const LIVE: Schemas = &[
 
 /// Instances, their details, and the operations on one instance.
 pub(super) const INSTANCES: Schemas = &[
-    ("Instances", &["*instances: Row[]", "next: string?"]),
+    (
+        "Instances",
+        &["*instances: Row[]", "next: string?", "next_at: string?"],
+    ),
     (
         "NewInstance",
         &[

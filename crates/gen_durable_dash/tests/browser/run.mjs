@@ -134,7 +134,7 @@ await step('a failed instance is listed under failures and is retried', async ()
   await page.locator('.group', { hasText: 'no van for' }).waitFor();
   await page.getByRole('link', { name: 'List' }).click();
   await rows(page).first().waitFor();
-  assert.match(decodeURIComponent(page.url()), /error=no/, 'the list has the error of the group');
+  assert.match(decodeURIComponent(page.url()), /error_group=no/, 'the list has the error of the group');
   await visit(page, address, `instances/${first}`);
   await page.getByRole('button', { name: 'Retry' }).click();
   await page.getByText('From another step').click();

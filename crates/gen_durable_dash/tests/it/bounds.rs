@@ -20,52 +20,16 @@ fn row_count() -> i64 {
 /// of pages that the statement may touch.
 const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     (
-        "a page of all instances",
-        include_str!("../../../gen_durable/src/store/sql/search.sql"),
-        "null 20000 50",
-        1_000,
-    ),
-    (
-        "a page of failed instances",
-        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
-        "null 20000 50 null 'failed'",
-        1_000,
-    ),
-    (
-        "a page of waiting instances",
-        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
-        "null 20000 50 null 'awaiting_signal'",
-        1_000,
-    ),
-    (
-        "a page of stuck instances",
-        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
-        "null 20000 50 null 'stuck'",
-        100,
-    ),
-    (
-        "a search without a match",
-        include_str!("../../../gen_durable/src/store/sql/search.sql"),
-        "null 20000 50 'nothing'",
-        25_000,
-    ),
-    (
-        "an error search without a match",
-        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
-        "null 20000 50 null 'failed' null null null null 'nothing'",
-        25_000,
-    ),
-    (
-        "how far a search reads",
-        include_str!("../../../gen_durable/src/store/sql/search_floor.sql"),
-        "null 20000 null",
-        25_000,
-    ),
-    (
         "what settled",
         include_str!("../../../gen_durable/src/store/sql/settled_counts.sql"),
         "'epoch' 20000",
         45_000,
+    ),
+    (
+        "a page of settled instances",
+        include_str!("../../../gen_durable/src/store/sql/settled_after.sql"),
+        "null null 'yesterday' 0 200",
+        5_000,
     ),
     (
         "arrivals",
@@ -219,7 +183,7 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     ),
 ];
 
-async fn load(server: &TestServer) {
+pub(crate) async fn load(server: &TestServer) {
     let rows = row_count();
     for (columns, values, count) in [
         (
@@ -243,6 +207,11 @@ async fn load(server: &TestServer) {
             rows / 10,
         ),
         (", queue", ", 'q' || g % 20", rows / 10),
+        (
+            ", key, tenant, status, settled_at",
+            ", 'k-' || g, 'tenant-' || g % 5, 'done', statement_timestamp()",
+            rows,
+        ),
         (", parent_id, parent_generation", ", 1, 1", rows / 10),
         (
             ", status, settled_at",
@@ -305,17 +274,17 @@ async fn load_timers_lanes_and_schedules(server: &TestServer) {
 
 /// Returns the text of a statement with its parameters replaced by literals, so that the test can
 /// run the statement under EXPLAIN.
-fn literal(text: &str, schema: &str, values: &str) -> String {
+pub(crate) fn literal(text: &str, schema: &str, values: &str) -> String {
     let mut text = text.replace("gen_durable.", &format!("{schema}."));
     let given: Vec<&str> = values.split(' ').collect();
-    for place in (1..=12).rev() {
+    for place in (1..=18).rev() {
         let value = given.get(place - 1).copied().unwrap_or("null");
         text = text.replace(&format!("${place}"), value);
     }
     text
 }
 
-async fn pages(client: &Client, text: &str) -> (u64, String) {
+pub(crate) async fn pages(client: &Client, text: &str) -> (u64, String) {
     let plan = client
         .query(
             &format!("explain (analyze, buffers, timing off) {text}"),
@@ -400,6 +369,10 @@ async fn every_statement_of_the_dashboard_reads_a_bounded_number_of_pages() {
         "/api/v1/instances?status=failed",
         "/api/v1/instances?error=nothing",
         "/api/v1/instances?machine=nothing",
+        "/api/v1/instances?key=k-77",
+        "/api/v1/instances?tenant=tenant-3",
+        "/api/v1/instances?machine=m3&step=s3&status=failed",
+        "/api/v1/instances?newer_than=86400&older_than=60",
         "/api/v1/instances/1/children",
         "/api/v1/queues",
         "/api/v1/machines",

@@ -9,6 +9,7 @@ mod acts;
 mod alerts;
 mod audit;
 mod bounds;
+mod bounds_search;
 mod browser;
 mod lanes;
 mod live;

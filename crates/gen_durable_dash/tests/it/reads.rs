@@ -23,7 +23,7 @@ async fn plant(server: &TestServer) {
          select 'order', case g % 2 when 0 then 'charge' else 'ship' end, '{}', 'q' || g % 3, 't' || g % 2,
             (case g % 4 when 0 then 'failed' when 1 then 'done' when 2 then 'runnable' else 'cancelled' end)::SCHEMA.durable_status,
             case when g % 4 <> 2 then statement_timestamp() end, case when g % 4 = 0 then 'card ' || g || ' Declined' end,
-            'key-' || g, '{runnable}', statement_timestamp() - g * interval '1 minute'
+            'key-' || g, '{runnable}', statement_timestamp() - (41 - g) * interval '1 minute'
          from generate_series(1, 40) g",
     )
     .await;
@@ -54,6 +54,20 @@ async fn the_instance_search_filters_by_each_of_its_fields() {
     assert_eq!(count("status=failed&error=card%204%20").await, 1);
     assert_eq!(count("newer_than=630").await, 10);
     assert_eq!(count("older_than=630&newer_than=1230").await, 10);
+    assert_eq!(count("since=2020-01-31T12:00:00Z").await, 40);
+    assert_eq!(count("until=2020-01-31T12:00:00Z").await, 0);
+    assert_eq!(count("key_prefix=key-1").await, 11);
+    assert_eq!(count("key_prefix=key-1&tenant=t1").await, 6);
+    assert_eq!(
+        (count("version=1").await, count("version=2").await),
+        (40, 0)
+    );
+    assert_eq!((count("lane=a").await, count("partition=a").await), (0, 0));
+    let group = "error_group=card%20%23%20Declined";
+    assert_eq!(count(group).await, 10);
+    let at_step = "&machine=order&step=charge&status=failed&tenant=t0";
+    assert_eq!(count(&format!("{group}{at_step}")).await, 10);
+    assert_eq!(count("error_group=card").await, 0);
 }
 
 #[tokio::test]
@@ -91,6 +105,8 @@ async fn read_requests_with_invalid_parameters_are_rejected_with_status_400_or_4
         "/api/v1/instances?limit=-1",
         "/api/v1/instances?limit=99999999999999999999",
         "/api/v1/instances?status=nonsense",
+        "/api/v1/instances?since=yesterday",
+        "/api/v1/instances?version=one",
         "/api/v1/instances?before=x",
         "/api/v1/instances?before=99999999999999999999",
         "/api/v1/instances?newer_than=-1",

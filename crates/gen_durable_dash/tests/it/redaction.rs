@@ -156,6 +156,9 @@ async fn keys_are_hidden_from_readers_if_the_options_say_so() {
         "/api/v1/lanes",
         "/api/v1/partitions",
         "/api/v1/instances?key=x",
+        "/api/v1/instances?key_prefix=x",
+        "/api/v1/instances?lane=x",
+        "/api/v1/instances?partition=x",
     ] {
         let headers = [("authorization", reader.as_str())];
         let answer = server.ask("GET", path, &headers, "").await;

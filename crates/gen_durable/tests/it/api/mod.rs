@@ -14,6 +14,7 @@ mod limits;
 mod new_instance;
 mod operate;
 mod outbox;
+mod search;
 mod signal_delivery;
 mod signals;
 mod sql_surface;
