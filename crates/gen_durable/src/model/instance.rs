@@ -128,6 +128,8 @@ pub struct Count {
 #[allow(missing_docs)]
 pub struct Search {
     pub machine: Option<String>,
+    /// The version of the machine, as the row of the instance has it.
+    pub version: Option<i32>,
     pub status: Option<Status>,
     pub step: Option<String>,
     pub queue: Option<String>,

@@ -32,7 +32,8 @@ sql!(
         TEXT,
         TEXT,
         TIMESTAMPTZ,
-        TIMESTAMPTZ
+        TIMESTAMPTZ,
+        INT4
     ]
 );
 sql!(
@@ -50,7 +51,8 @@ sql!(
         TEXT,
         TEXT,
         TIMESTAMPTZ,
-        TIMESTAMPTZ
+        TIMESTAMPTZ,
+        INT4
     ]
 );
 sql!(SEARCH_FLOOR, "search_floor.sql", [INT8, INT4, TEXT]);
@@ -97,6 +99,7 @@ pub(crate) async fn page(connection: &Connection, search: &Search) -> Result<Sea
         &search.error,
         &search.since,
         &search.until,
+        &search.version,
     ];
     let aside = search.status.filter(|status| has_an_index(*status));
     let statement = if aside.is_some() {

@@ -188,6 +188,7 @@ async fn search(inspect: &Inspect, args: LsArgs) -> anyhow::Result<(Vec<Instance
         && args.before.is_none();
     let search = Search {
         machine: args.machine,
+        version: None,
         step: args.step,
         status: args.status,
         queue: args.queue,

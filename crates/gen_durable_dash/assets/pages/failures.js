@@ -1,4 +1,5 @@
-// The page of failed and stuck instances, grouped by error. An operator can retry a group together.
+// The page of failed and stuck instances, grouped by error. An operator can retry or
+// discard a group together.
 
 import { html } from '../view.js';
 import { Empty, InstanceLink, Loading, Panel, Status, Time } from '../parts.js';
@@ -8,6 +9,8 @@ import { BulkButton } from './bulk.js';
 
 // Returns the longest part of a fingerprint that all errors of the group contain.
 const literal = (fingerprint) => fingerprint.split(/#|"…"|\[redacted\]/).map((part) => part.trim()).sort((a, b) => b.length - a.length)[0].slice(0, 200);
+
+const stepsOf = (data, name) => Object.keys((data.machines ?? []).find((machine) => machine.name === name)?.steps ?? {});
 
 export function Failures({ live, mayAct }) {
   const { data, now } = live;
@@ -27,7 +30,8 @@ export function Failures({ live, mayAct }) {
         </div>
         <div class="row">
           <a class="button" href=${link('instances', { ...filter, error: literal(group.fingerprint) })}>List</a>
-          ${mayAct && html`<${BulkButton} act="retry" filter=${filter} fingerprint=${group.fingerprint} label="Retry all…" />`}
+          ${mayAct && html`<${BulkButton} kind="retry" filter=${filter} fingerprint=${group.fingerprint} steps=${stepsOf(data, group.machine)} label="Retry all…" />`}
+          ${mayAct && html`<${BulkButton} kind="discard" filter=${filter} fingerprint=${group.fingerprint} label="Discard all…" />`}
         </div>
       </article>`;
     })}

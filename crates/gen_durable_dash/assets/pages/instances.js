@@ -22,8 +22,9 @@ export function Instances({ query, live, mayAct }) {
   const queues = (live.data?.queues ?? []).map((queue) => queue.name);
   const isFiltered = Object.values(query).some(Boolean);
   return html`<div class="head"><h1>Instances</h1><div class="row">
-      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} act="retry" filter=${query} label="Retry all that match…" onDone=${() => load()} />`}
-      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} act="cancel" filter=${query} label="Cancel all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} kind="retry" filter=${query} steps=${steps} label="Retry all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['failed', 'stuck'].includes(query.status) && html`<${BulkButton} kind="discard" filter=${query} label="Discard all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} kind="cancel" filter=${query} label="Cancel all that match…" onDone=${() => load()} />`}
       ${mayAct && html`<${EnqueueButton} machines=${live.data?.machines ?? []} />`}
     </div></div>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>

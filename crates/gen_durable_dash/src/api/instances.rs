@@ -31,6 +31,7 @@ const WORD_BYTES_MAX: usize = 500;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct InstancesQuery {
     pub(crate) machine: Option<String>,
+    pub(crate) version: Option<i32>,
     pub(crate) step: Option<String>,
     pub(crate) status: Option<String>,
     pub(crate) queue: Option<String>,
@@ -84,6 +85,7 @@ impl InstancesQuery {
         }
         Ok(Search {
             machine: word("machine", self.machine)?,
+            version: self.version,
             step: word("step", self.step)?,
             status,
             queue: word("queue", self.queue)?,

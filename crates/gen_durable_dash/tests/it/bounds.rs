@@ -104,6 +104,24 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         30_000,
     ),
     (
+        "bulk actions",
+        include_str!("../../../gen_durable/src/store/sql/bulks.sql"),
+        "9000000000 50",
+        100,
+    ),
+    (
+        "a page of a bulk action by an index",
+        include_str!("../../../gen_durable/src/store/sql/bulk_page.sql"),
+        "1 5000 500",
+        25_000,
+    ),
+    (
+        "a page of a bulk action without an index",
+        include_str!("../../../gen_durable/src/store/sql/bulk_page.sql"),
+        "2 5000 500",
+        25_000,
+    ),
+    (
         "scopes of projections",
         include_str!("../../../gen_durable/src/store/sql/projections_page.sql"),
         "null null 'p3' 't77' 50",
@@ -269,7 +287,11 @@ async fn load(server: &TestServer) {
          select 't' || g / 5, 'p' || g % 5, 1, case g % 2 when 0 then 'parked' else 'resolved' end, 'e',
              case g % 2 when 1 then statement_timestamp() end
          from generate_series(0, {rows}) g;
-         insert into SCHEMA.audit (actor, channel, action, subject) select 'w', 'v', 'a', 's' || g from generate_series(1, {rows}) g",
+         insert into SCHEMA.audit (actor, channel, action, subject) select 'w', 'v', 'a', 's' || g from generate_series(1, {rows}) g;
+         insert into SCHEMA.bulk_actions (action, status, machine, reason, actor, channel, expected, expected_is_exact, id_max, state, ended_at)
+         select case g when 1 then 'retry' else 'cancel' end, (case g when 1 then 'failed' else 'runnable' end)::SCHEMA.durable_status,
+             'm1', 'r', 'w', 'v', 0, false, 9000000000, 'stopped', statement_timestamp()
+         from generate_series(1, {rows}) g",
     ))
     .await;
 }
@@ -308,7 +330,7 @@ async fn load_timers_lanes_and_schedules(server: &TestServer) {
 fn literal(text: &str, schema: &str, values: &str) -> String {
     let mut text = text.replace("gen_durable.", &format!("{schema}."));
     let given: Vec<&str> = values.split(' ').collect();
-    for place in (1..=12).rev() {
+    for place in (1..=13).rev() {
         let value = given.get(place - 1).copied().unwrap_or("null");
         text = text.replace(&format!("${place}"), value);
     }

@@ -17,5 +17,6 @@ where ($4::text is null or looked.machine = $4)
   and ($10::text is null or position(lower($10) in lower(looked.last_error)) > 0)
   and ($11::timestamptz is null or looked.inserted_at >= $11)
   and ($12::timestamptz is null or looked.inserted_at < $12)
+  and ($13::int is null or looked.machine_version = $13)
 order by looked.id desc
 limit $3
