@@ -1,7 +1,7 @@
 // The page of instances: it searches them, shows the results page by page, and enqueues new
 // instances.
 
-import { html } from '../view.js';
+import { html, useEffect, useState } from '../view.js';
 import { useList } from '../live.js';
 import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, ErrorNotice, Typed, Unreadable } from '../parts.js';
 import { refine, link } from '../route.js';
@@ -21,6 +21,11 @@ export function Instances({ query, live, mayAct }) {
   const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === query.machine)?.steps ?? {});
   const queues = (live.data?.queues ?? []).map((queue) => queue.name);
   const isFiltered = Object.values(query).some(Boolean);
+  // A request searches a bounded number of instances. Without a match, the page continues by itself.
+  const [stopped, setStopped] = useState(null);
+  const search = JSON.stringify(query);
+  const goesOn = pages.rows?.length === 0 && pages.next && !pages.error && stopped !== search;
+  useEffect(() => { if (goesOn) pages.further({ before: pages.next }); }, [goesOn && pages.next, search]);
   return html`<div class="head"><h1>Instances</h1><div class="row">
       ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} kind="retry" filter=${query} steps=${steps} label="Retry all that match…" onDone=${() => load()} />`}
       ${mayAct && ['failed', 'stuck'].includes(query.status) && html`<${BulkButton} kind="discard" filter=${query} label="Discard all that match…" onDone=${() => load()} />`}
@@ -43,7 +48,9 @@ export function Instances({ query, live, mayAct }) {
       ${!pages.rows ? (pages.error ? html`<${Unreadable} error=${pages.error} />` : html`<${Loading} lines=${10} />`)
         : pages.rows.length ? html`<${Rows} rows=${pages.rows} now=${live.now} />`
           : html`<${Empty} title=${pages.next ? 'No match so far' : 'No instances'}>${pages.next ? 'No match among the instances searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'Nothing has been enqueued, or all instances have been deleted after their retention.'}<//>`}
-      ${pages.next && html`<div class="more"><button onClick=${() => pages.further({ before: pages.next })}>Search older instances</button>
+      ${goesOn ? html`<div class="more" role="status"><button onClick=${() => setStopped(search)}>Stop</button>
+        <small>Searching older instances: down to id ${pages.next}</small></div>`
+        : pages.next && html`<div class="more"><button onClick=${() => pages.further({ before: pages.next })}>Search older instances</button>
         <small>${plural(pages.rows.length, 'instance')} so far, searched down to id ${pages.next}</small></div>`}
     <//>`;
 }

@@ -100,6 +100,8 @@ impl InstancesQuery {
     }
 }
 
+/// Maximum number of statements of one search. Each reads at most 20,000 instances.
+const STATEMENTS_MAX: usize = 10;
 /// Maximum number of instances that one search of a reader by error text compares.
 const COMPARED_MAX: usize = 5_000;
 
@@ -117,7 +119,7 @@ pub(crate) async fn list(
     let inspect = shared.inspect();
     let mut page = match search.error.take_if(|_| caller.role == Role::Reader) {
         Some(error) => search_redacted(&inspect, &search, &error, redaction).await?,
-        None => inspect.search(search.clone()).await?,
+        None => search_far(&inspect, &search).await?,
     };
     // Adds the instance that currently holds the searched key to the first page, even if that
     // instance is old. The search reads a bounded number of rows, newest first, and would stop
@@ -149,6 +151,25 @@ pub(crate) async fn list(
         }
     }
     Ok(Json(page))
+}
+
+/// Searches for instances, and continues with older ones while the page is not full. Each statement
+/// reads a bounded number of rows, so one statement finds an old instance only by an index.
+async fn search_far(inspect: &Inspect, search: &Search) -> Answer<SearchPage> {
+    let mut rows = search.clone();
+    let mut found = Vec::new();
+    for statement in 1.. {
+        let mut page = inspect.search(rows.clone()).await?;
+        found.append(&mut page.instances);
+        let is_full = found.len() >= search.limit;
+        if is_full || page.next.is_none() || statement == STATEMENTS_MAX {
+            page.instances = found;
+            return Ok(page);
+        }
+        rows.before = page.next;
+        rows.limit = search.limit - found.len();
+    }
+    Err(Problem::invalid("the search did not end"))
 }
 
 /// Searches for instances by a part of their redacted error text. The statement does not compare
