@@ -99,6 +99,7 @@ pub(super) const LIVE: Schemas = &[
             "*machines: Machine[]",
             "*failures: Failure[]",
             "failures_capped: boolean",
+            "edges_sampled: boolean",
             "minute: object",
             "findings: object",
             "*chart: Series",
@@ -126,6 +127,7 @@ pub(super) const LIVE: Schemas = &[
             "*steps: object",
             "*edges: Edge[]",
             "settled_last_minute: integer",
+            "minute: object",
         ],
     ),
     (

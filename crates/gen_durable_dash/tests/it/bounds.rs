@@ -80,6 +80,12 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         85_000,
     ),
     (
+        "queued instances by step",
+        include_str!("../../../gen_durable/src/store/sql/queued_counts.sql"),
+        "10001",
+        25_000,
+    ),
+    (
         "what waits",
         include_str!("../../../gen_durable/src/store/sql/backlog.sql"),
         "10001",

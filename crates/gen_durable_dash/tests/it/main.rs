@@ -12,6 +12,7 @@ mod bounds;
 mod browser;
 mod lanes;
 mod live;
+mod numbers;
 mod openapi;
 mod projections;
 mod reads;
