@@ -738,6 +738,61 @@ create table gen_durable.audit (
     constraint audit_end_is_complete check ((ended_at is null) = (outcome is null) and (outcome is null) = (succeeded is null))
 );
 
+-- schema/tables/bulk_actions.sql
+-- Bulk actions: requests of operators to retry, cancel or discard all instances that meet some
+-- conditions. A runner (a dashboard, or another tool) executes a bulk action in pages, in the order
+-- of the ids. The changes of a page and the progress are one transaction, so another runner
+-- continues exactly where a crashed runner stopped. The table is bounded: an insert deletes the
+-- oldest ended rows.
+create table gen_durable.bulk_actions (
+    id              bigint generated always as identity primary key,
+    action          text not null,                   -- retry, cancel, discard
+    -- The conditions. Null means any value.
+    status          gen_durable.durable_status not null,
+    machine         text,
+    machine_version int,
+    step            text,
+    queue           text,
+    tenant          text,
+    key             text,
+    error_contains  text,
+    -- The fingerprint of the error. Only runners compute fingerprints.
+    fingerprint     text,
+    since           timestamptz,                     -- enqueued at this time or later
+    until           timestamptz,                     -- enqueued before this time
+    retry_step      text, -- the step from which a retry continues; null: the current step
+    reason          text not null,
+    actor           text not null,                   -- the authenticated user
+    source          text,                            -- the address of the user, if known
+    channel         text not null,
+    -- The number of matching instances that the operator saw in the preview, and whether that
+    -- number was exact or a lower bound.
+    expected        bigint not null,
+    expected_is_exact boolean not null,
+    -- The largest id of an instance at the time of the request. Later instances are not changed.
+    id_max          bigint not null,
+    -- The bulk action has examined all instances up to this id.
+    cursor          bigint not null default 0,
+    examined        bigint not null default 0,
+    changed         bigint not null default 0,
+    refused         bigint not null default 0,
+    refusals        text[] not null default '{}',    -- the first refusals, in words
+    state           text not null default 'running',
+    error           text,                            -- why the bulk action failed
+    -- The runner that executes the bulk action, and the end of its lease. After that time another
+    -- runner may continue.
+    runner          uuid,
+    leased_until    timestamptz,
+    requested_at    timestamptz not null default gen_durable.clock(),
+    updated_at      timestamptz not null default gen_durable.clock(),
+    ended_at        timestamptz,
+    constraint bulk_actions_actions check (action in ('retry', 'cancel', 'discard')),
+    constraint bulk_actions_states check (state in ('running', 'done', 'stopped', 'failed')),
+    constraint bulk_actions_ended_has_a_time check ((state = 'running') = (ended_at is null))
+);
+-- Bulk actions that a runner has to execute.
+create index bulk_actions_open on gen_durable.bulk_actions (id) where ended_at is null;
+
 -- schema/functions/_is_read_committed.sql
 -- Returns whether this transaction is at read committed, where every statement sees the rows that
 -- were committed before the statement. A function that has waited for a lock then reads rows that
@@ -3555,6 +3610,242 @@ begin
         end if;
     end loop;
     return query select total, is_full;
+end $$;
+
+-- schema/functions/_retry.sql
+-- Makes failed, cancelled and stuck instances runnable again, from the current step, or from p_step
+-- with p_data.
+--   called by: store::operate::retry, _apply_bulk_page
+--   index: instances_pkey, instances_key
+--   locks: the instances by id; waits for a transaction that has inserted the key of an instance
+--   and not committed yet
+-- A retry of the current step keeps step_entry_seq, so the idempotency key stays; with p_step the
+-- instance enters another step. A settled child was already counted at its parent's join and does
+-- not count again; a stuck child was not counted, and still counts. An instance that has left its
+-- lane is appended to the lane; an instance that blocks its lane runs at its position. The
+-- statement locks the rows before it draws arrival numbers, so that the transaction has an id: see
+-- `_place_new`. It draws them in the order of the ids: older instances come first in a lane.
+create function gen_durable._retry(p_ids bigint[], p_step text, p_data text)
+returns table (id bigint, queue text, priority smallint, eligible_at timestamptz)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+begin
+    return query
+    with held as materialized (
+        select i.id, i.step, i.partition_key is not null or (i.lane_key is not null and not i.in_lane) as arrives
+        from gen_durable.instances i
+        where i.id = any (p_ids) and i.status in ('failed', 'cancelled', 'stuck')
+          -- Leaves out a cancelled instance while its step still runs: after a retry, two steps of
+          -- the instance would run at the same time.
+          and i.locked_by is null
+        order by i.id
+        for no key update
+    ),
+    numbered as materialized (
+        select held.id, held.step, case when held.arrives then nextval('gen_durable.arrival_numbers') end as arrival_no from held
+    ),
+    again as (
+        update gen_durable.instances i
+        set status = case when i.lane_key is null or i.in_lane then 'runnable' else 'queued' end::gen_durable.durable_status,
+            partition_waiting = i.partition_key is not null and (i.lane_key is null or i.in_lane),
+            arrival_no = coalesce(numbered.arrival_no, i.arrival_no),
+            step = coalesce(p_step, i.step),
+            data = case when p_step is null then i.data else p_data::jsonb end,
+            awaits = case when p_step is null then i.awaits end,
+            step_entry_seq = case when p_step is null then i.step_entry_seq else i.step_seq + 1 end,
+            step_seq = i.step_seq + 1,
+            claim_epoch = i.claim_epoch + 1,
+            attempt = 0, failures = 0,
+            crash_count = 0,
+            eligible_at = gen_durable.clock(),
+            result = null, last_error = null, settled_at = null,
+            deadline_at = null, deadline_step = null, deadline_data = null,
+            parent_generation = case when i.settled_at is null then i.parent_generation end,
+            updated_at = gen_durable.clock()
+        from numbered
+        where i.id = numbered.id
+        returning i.id, i.step_seq, i.claim_epoch, i.status, i.step, i.queue, i.priority, i.eligible_at
+    ),
+    recorded as (
+        insert into gen_durable.history
+            (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+        select again.id, again.step_seq, again.claim_epoch, gen_durable.clock(), 0, again.status, 'operator_retry', numbered.step, again.step
+        from again join numbered on numbered.id = again.id
+    )
+    select again.id, again.queue, again.priority, again.eligible_at from again;
+end $$;
+
+-- schema/functions/_discard.sql
+-- Gives up failed and stuck instances: they become cancelled. The caller has locked their rows.
+-- Returns the ids of the instances that this call changed.
+--   called by: _apply_bulk_page      index: instances_pkey      locks: as _cancel_live
+-- The commit that failed an instance has already notified its parent. A failed instance that blocks
+-- its lane leaves the lane and draws an arrival number, so that the next placement promotes its
+-- successor, as lane_discard.sql does.
+create function gen_durable._discard(p_ids bigint[], p_reason text) returns bigint[]
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    failed bigint[];
+begin
+    with ended as (
+        update gen_durable.instances i
+        set status = 'cancelled', in_lane = false,
+            arrival_no = case when i.in_lane then nextval('gen_durable.arrival_numbers') else i.arrival_no end,
+            claim_epoch = i.claim_epoch + 1,
+            last_error = p_reason || coalesce('; it had failed: ' || i.last_error, ''),
+            settled_at = gen_durable.clock(), updated_at = gen_durable.clock()
+        where i.id = any (p_ids) and i.status = 'failed'
+        returning i.id
+    )
+    select array_agg(ended.id) into failed from ended;
+    if failed is not null then
+        perform gen_durable._record_history(failed, 'cancel');
+    end if;
+    return coalesce(failed, '{}') || coalesce(gen_durable._cancel_live(
+        array(select i.id from gen_durable.instances i where i.id = any (p_ids) and i.status = 'stuck'), p_reason), '{}');
+end $$;
+
+-- schema/functions/_bulk_matches.sql
+-- Returns whether an instance meets the conditions of a bulk action in columns. Only a runner can
+-- compare the fingerprint of the error.
+--   called by: _bulk_page, _apply_bulk_page      index: none      locks: nothing
+-- Postgres inlines this function into the statements that call it.
+create function gen_durable._bulk_matches(p_bulk gen_durable.bulk_actions, p_instance gen_durable.instances) returns boolean
+language sql stable
+as $$
+    select p_instance.status = p_bulk.status
+       and (p_bulk.machine is null or p_instance.machine = p_bulk.machine)
+       and (p_bulk.machine_version is null or p_instance.machine_version = p_bulk.machine_version)
+       and (p_bulk.step is null or p_instance.step = p_bulk.step)
+       and (p_bulk.queue is null or p_instance.queue = p_bulk.queue)
+       and (p_bulk.tenant is null or p_instance.tenant = p_bulk.tenant)
+       and (p_bulk.key is null or p_instance.key = p_bulk.key)
+       and (p_bulk.error_contains is null or position(lower(p_bulk.error_contains) in lower(p_instance.last_error)) > 0)
+       and (p_bulk.since is null or p_instance.inserted_at >= p_bulk.since)
+       and (p_bulk.until is null or p_instance.inserted_at < p_bulk.until)
+$$;
+
+-- schema/functions/_bulk_page.sql
+-- Reads the next page of a bulk action after its cursor: at most p_rows_max instances, of which at
+-- most p_matches_max match. Returns the cursor, the matching instances, the id up to which the page
+-- has read, the number of instances read, and whether the page is the last one.
+--   called by: store::bulk::page
+--   index: instances_aside; instances_pkey for a status that is not in that index
+--   locks: nothing
+create function gen_durable._bulk_page(p_id bigint, p_rows_max int, p_matches_max int)
+returns table (cursor bigint, ids bigint[], epochs bigint[], errors text[], read_to bigint, examined int, is_last boolean)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    bulk gen_durable.bulk_actions;
+    rows_read bigint[];
+begin
+    select b.* into bulk from gen_durable.bulk_actions b where b.id = p_id;
+    cursor := bulk.cursor;
+    if bulk.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled') then
+        rows_read := array(
+            select i.id from gen_durable.instances i
+            where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+              and i.status = bulk.status and i.id > bulk.cursor and i.id <= bulk.id_max
+            order by i.status, i.id limit p_rows_max);
+    else
+        rows_read := array(
+            select i.id from gen_durable.instances i
+            where i.id > bulk.cursor and i.id <= bulk.id_max
+            order by i.id limit p_rows_max);
+    end if;
+    select array_agg(m.id order by m.id), array_agg(m.claim_epoch order by m.id), array_agg(m.error order by m.id)
+    into ids, epochs, errors
+    from (select i.id, i.claim_epoch, left(i.last_error, 500) as error
+          from gen_durable.instances i
+          where i.id = any (rows_read) and gen_durable._bulk_matches(bulk, i)
+          order by i.id limit p_matches_max) m;
+    is_last := cardinality(rows_read) < p_rows_max and coalesce(cardinality(ids), 0) < p_matches_max;
+    read_to := case when is_last then bulk.id_max
+                    when cardinality(ids) = p_matches_max then ids[p_matches_max]
+                    else rows_read[p_rows_max] end;
+    examined := (select count(*)::int from unnest(rows_read) as r(id) where r.id <= read_to);
+    return next;
+end $$;
+
+-- schema/functions/_apply_bulk_page.sql
+-- Applies a page of a bulk action: changes the instances that still match, and records the
+-- progress, in one transaction. Returns no row if the bulk action has ended, has another runner, or
+-- is not at p_cursor any more; then nothing was changed.
+--   called by: store::bulk::apply
+--   index: bulk_actions_pkey, instances_pkey; as _retry, _cancel_live
+--   locks: the bulk action; then the instances by id; then as _retry, _cancel_live
+-- A page of more than one instance waits for no instance, since it would wait with the locks of the
+-- others: it fails, and the runner sends a smaller page. A single instance is waited for. If a
+-- single instance cannot be changed, the runner passes the reason as p_refusal, and no p_ids.
+create function gen_durable._apply_bulk_page(
+    p_id bigint, p_runner uuid, p_lease_seconds float8, p_cursor bigint, p_read_to bigint, p_examined int, p_is_last boolean,
+    p_ids bigint[], p_epochs bigint[], p_refusal text
+) returns table (changed int, refused int)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    bulk gen_durable.bulk_actions;
+    matching bigint[];
+    kept_out bigint[];
+    reasons text[] := array_remove(array[p_refusal], null);
+begin
+    perform gen_durable._require_read_committed();
+    select b.* into bulk from gen_durable.bulk_actions b where b.id = p_id for no key update;
+    if bulk.state is distinct from 'running' or bulk.runner is distinct from p_runner or bulk.cursor <> p_cursor then
+        return;
+    end if;
+    if cardinality(p_ids) > 1 then
+        perform i.id from gen_durable.instances i where i.id = any (p_ids) order by i.id for no key update nowait;
+    else
+        perform i.id from gen_durable.instances i where i.id = any (p_ids) for no key update;
+    end if;
+    -- The runner compared the fingerprint with the error that the instance had at this epoch.
+    matching := array(
+        select i.id from unnest(p_ids, p_epochs) as seen(id, epoch) join gen_durable.instances i on i.id = seen.id
+        where gen_durable._bulk_matches(bulk, i) and (bulk.fingerprint is null or i.claim_epoch = seen.epoch));
+    if bulk.action = 'retry' then
+        kept_out := array(
+            select i.id from gen_durable.instances i
+            where i.id = any (matching)
+              and (i.locked_by is not null
+                   or i.held_key is null and 'runnable' = any (i.key_scope)
+                      and exists (select from gen_durable.instances k where k.tenant = i.tenant and k.held_key = i.key))
+            order by i.id);
+        reasons := reasons || array(
+            select format('instance %s: another instance holds its key, or its step still runs after a cancel', k.id)
+            from unnest(kept_out) as k(id));
+        changed := (select count(*)::int from gen_durable._retry(
+            array(select m.id from unnest(matching) as m(id) where m.id <> all (kept_out)), bulk.retry_step, null));
+    elsif bulk.action = 'cancel' then
+        changed := coalesce(cardinality(gen_durable._cancel_live(matching, bulk.reason)), 0);
+    else
+        changed := cardinality(gen_durable._discard(matching, bulk.reason));
+    end if;
+    refused := cardinality(reasons);
+    update gen_durable.bulk_actions b
+    set cursor = p_read_to, examined = b.examined + p_examined,
+        changed = b.changed + _apply_bulk_page.changed, refused = b.refused + _apply_bulk_page.refused,
+        refusals = (b.refusals || reasons)[1:20],
+        leased_until = statement_timestamp() + make_interval(secs => p_lease_seconds), updated_at = gen_durable.clock(),
+        state = case when p_is_last then 'done' else b.state end,
+        ended_at = case when p_is_last then gen_durable.clock() end
+    where b.id = p_id;
+    if p_is_last then
+        insert into gen_durable.audit (actor, source, channel, action, subject, succeeded, outcome, ended_at)
+        select b.actor, b.source, b.channel, format('bulk %s ended', b.action), format('bulk %s', b.id), true,
+            format('%s changed, %s refused, %s examined', b.changed, b.refused, b.examined), gen_durable.clock()
+        from gen_durable.bulk_actions b where b.id = p_id;
+    end if;
+    return next;
 end $$;
 
 -- schema/functions/_end_repeating_timers.sql

@@ -336,7 +336,7 @@ impl Inspect {
     }
 
     /// Counts the instances by machine, step and status, at most 10,001 of each status. Leaves out
-    /// instances with the status `done`.
+    /// instances with the status `done` or `queued`.
     ///
     /// # Errors
     ///
@@ -344,6 +344,20 @@ impl Inspect {
     pub async fn status_counts(&self) -> Result<Vec<Count>, Error> {
         self.read("count instances by step", |connection| async move {
             pulse::status_counts(&connection).await
+        })
+        .await
+    }
+
+    /// Counts the queued instances by machine and step, and returns whether the counts are
+    /// complete: the query reads at most 10,001 instances in lanes, and as many that are not in
+    /// their lane yet.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
+    pub async fn queued_counts(&self) -> Result<(Vec<Count>, bool), Error> {
+        self.read("count queued instances", |connection| async move {
+            pulse::queued_counts(&connection).await
         })
         .await
     }

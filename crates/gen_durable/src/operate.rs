@@ -1,14 +1,19 @@
 //! Calls that name machines, steps and signals as text, for tools without the Rust types: `durable
 //! signal`, `cancel`, `enqueue`, `retry`.
 
+mod bulk;
 mod lanes;
 mod request;
 
+pub use bulk::BulkRunner;
 pub use request::{CancelRequest, RetryRequest, SignalRequest};
 
 pub use crate::{
     audit::Audit,
-    model::audit::{AuditEntry, AuditRecord},
+    model::{
+        audit::{AuditEntry, AuditRecord},
+        bulk::{BulkAction, BulkConditions, BulkKind, BulkState, NewBulkAction},
+    },
 };
 
 use std::{fmt, time::Duration};

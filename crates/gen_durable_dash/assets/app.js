@@ -19,7 +19,7 @@ import { Schedule, Schedules } from './pages/schedules.js';
 import { Projections } from './pages/projections.js';
 import { Workers } from './pages/workers.js';
 import { Audit } from './pages/audit.js';
-import { BulkHost } from './pages/bulk.js';
+import { BulkActions, BulkHost } from './pages/bulk.js';
 
 // One entry per page: its path, name, shortcut (after g), the list view, the view of a single item,
 // and the number shown beside the name.
@@ -34,6 +34,7 @@ const PAGES = [
   { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.findings?.schedules_failing, tone: 'bad' },
   { path: 'projections', name: 'Projections', key: 'p', view: Projections, one: Projections },
   { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length, isShown: (live) => live?.at, toneOf: (count) => (count ? '' : 'bad') },
+  { path: 'bulk', name: 'Bulk actions', key: 'b', view: BulkActions },
   { path: 'audit', name: 'Audit log', key: 'a', view: Audit },
 ];
 

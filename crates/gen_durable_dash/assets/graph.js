@@ -124,7 +124,7 @@ function curve(from, to, isBack, isBelow) {
 const LIVE = ['executing', 'runnable', 'awaiting_signal', 'awaiting_children', 'queued'];
 const BAD = ['failed', 'stuck', 'cancelled'];
 
-function Node({ machine, step, spot, counts, loop, capped }) {
+function Node({ machine, step, spot, counts, loop, capped, sampled }) {
   const live = LIVE.reduce((sum, status) => sum + (counts[status] ?? 0), 0);
   const bad = (counts.failed ?? 0) + (counts.stuck ?? 0);
   const bar = LIVE.filter((status) => counts[status]);
@@ -143,7 +143,7 @@ function Node({ machine, step, spot, counts, loop, capped }) {
       <text class="count" x="12" y="43">${liveText}</text>
       ${fits && html`<text class="what" x=${20 + liveText.length * 9.5} y="43">${what}</text>`}
       ${bad > 0 && html`<text class="bad" x=${BOX.w - 12} y="43" text-anchor="end">${badText} failed</text>`}
-      ${loop?.retries > 0 && html`<text class="loop" x=${BOX.w - 12} y="22" text-anchor="end">↻ ${number(loop.retries)}</text>`}
+      ${loop?.retries > 0 && html`<text class="loop" x=${BOX.w - 12} y="22" text-anchor="end">↻${sampled ? '' : ` ${number(loop.retries)}`}</text>`}
       ${bar.map((status) => {
         const width = (counts[status] / live) * (BOX.w - 24);
         const x = 12 + at;
@@ -155,13 +155,19 @@ function Node({ machine, step, spot, counts, loop, capped }) {
 }
 
 const End = ({ name, spot, count }) => html`<g class=${`end is-${name}`} transform=${`translate(${spot.x} ${spot.y + BOX.h / 2})`}>
-  <circle r="9" cx="10" /><text x="27" y="4.5">${name}</text><text class="what" x="27" y="20">${number(count)}</text>
+  <circle r="9" cx="10" /><text x="27" y="4.5">${name}</text><text class="what" x="27" y="20">${count}</text>
 </g>`;
 
-export function Graph({ machine, capped = [] }) {
+// If the transitions are a sample, edges show the share of each transition among those that leave
+// its step: a count of the sample would contradict the counts of instances.
+export function Graph({ machine, capped = [], sampled = false }) {
   const { positions, edges, loops, back, width, height } = layout(machine);
   const most = Math.max(1, ...edges.map((arc) => arc.count));
   const into = (step) => edges.filter((arc) => arc.to === step).reduce((sum, arc) => sum + arc.count, 0);
+  const outOf = (step) => edges.filter((arc) => arc.from === step).reduce((sum, arc) => sum + arc.count, 0);
+  const label = (arc) => (sampled ? `${Math.round((100 * arc.count) / outOf(arc.from))} %` : number(arc.count));
+  const standing = (status) => atLeast(Object.values(machine.steps).reduce((sum, counts) => sum + (counts[status] ?? 0), 0), capped.includes(status));
+  const endCount = (status) => (status !== 'done' ? standing(status) : sampled ? '' : number(into('→done')));
   return html`<div class="graph" tabindex="0" role="region" aria-label=${`The steps of ${machine.name}`}>
     <svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${`Machine ${machine.name}`}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8Z" /></marker></defs>
@@ -170,12 +176,12 @@ export function Graph({ machine, capped = [] }) {
         const outcomes = [...arc.outcomes].filter((outcome) => !['next', 'done', 'fail'].includes(outcome)).join(', ');
         return html`<g class=${`way ${arc.to === '→failed' ? 'is-bad' : ''}`}>
           <path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (arc.count / most)} />
-          <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${number(arc.count)}${outcomes && ` · ${outcomes}`}</text>
+          <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${label(arc)}${outcomes && ` · ${outcomes}`}</text>
         </g>`;
       })}
       ${[...positions].map(([step, spot]) => (step.startsWith('→')
-        ? html`<${End} name=${step.slice(1)} spot=${spot} count=${into(step)} />`
-        : html`<${Node} machine=${machine.name} step=${step} spot=${spot} capped=${capped} counts=${machine.steps[step] ?? {}} loop=${loops.get(step)} />`))}
+        ? html`<${End} name=${step.slice(1)} spot=${spot} count=${endCount(step.slice(1))} />`
+        : html`<${Node} machine=${machine.name} step=${step} spot=${spot} capped=${capped} counts=${machine.steps[step] ?? {}} loop=${loops.get(step)} sampled=${sampled} />`))}
     </svg>
   </div>`;
 }

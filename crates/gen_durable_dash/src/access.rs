@@ -82,15 +82,6 @@ impl Caller {
         self.place = Some(place.into());
         self
     }
-
-    /// Returns the caller without a link to its HTTP request. The dashboard then writes a separate
-    /// audit record for each later action of the caller.
-    pub(crate) fn apart(self) -> Caller {
-        Caller {
-            notes: None,
-            ..self
-        }
-    }
 }
 
 /// The error of [`Access::tokens`] and [`Access::named_tokens`]: a token is too short, or two

@@ -106,21 +106,15 @@ fn write_totals(out: &mut String, snapshot: &Snapshot) {
         "counter",
         "Instances settled since this process began reading",
     );
-    let _ = writeln!(
-        out,
-        "durable_settled_total{{end=\"done\"}} {}",
-        snapshot.settled.0
-    );
-    let _ = writeln!(
-        out,
-        "durable_settled_total{{end=\"failed\"}} {}",
-        snapshot.settled.1
-    );
+    let (done, failed, cancelled) = snapshot.settled;
+    for (end, count) in [("done", done), ("failed", failed), ("cancelled", cancelled)] {
+        let _ = writeln!(out, "durable_settled_total{{end=\"{end}\"}} {count}");
+    }
     metric(
         out,
         "durable_commit_seconds",
         "gauge",
-        "Time from enqueue to settled, over the last minute",
+        "Time from enqueue to done or failed, over the last minute",
     );
     let minute = &snapshot.minute;
     for (quantile, value) in [
@@ -173,13 +167,23 @@ fn write_findings(out: &mut String, snapshot: &Snapshot) {
     for (name, help, value) in [
         (
             "durable_lanes_blocked",
-            "Lanes blocked by a failed head",
+            "Lanes blocked by a failed head, counted up to 10,001",
             findings.lanes_blocked,
         ),
         (
+            "durable_lanes_blocked_capped",
+            "Whether durable_lanes_blocked is a lower bound",
+            i64::from(findings.lanes_blocked >= COUNTED_MAX),
+        ),
+        (
             "durable_timers_overdue",
-            "Timers and deadlines that are overdue",
+            "Timers and deadlines that are overdue, counted up to 10,001 each",
             findings.overdue,
+        ),
+        (
+            "durable_timers_overdue_capped",
+            "Whether durable_timers_overdue is a lower bound",
+            i64::from(findings.overdue >= COUNTED_MAX),
         ),
         (
             "durable_schedules_failing",

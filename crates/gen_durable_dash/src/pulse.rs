@@ -9,7 +9,7 @@ use std::{
 
 use gen_durable::{
     Error, Pool,
-    inspect::{Backlog, Count, Estimate, FailureGroup, Findings, Inspect, WorkerInfo},
+    inspect::{Backlog, Count, Edge, Estimate, FailureGroup, Findings, Inspect, WorkerInfo},
     schedule::Timestamp,
 };
 use tokio::sync::{Notify, watch};
@@ -49,7 +49,9 @@ pub(crate) struct Snapshot {
     pub(crate) estimate: Option<Estimate>,
     pub(crate) backlog: Vec<Backlog>,
     pub(crate) standing: Vec<Count>,
-    pub(crate) edges: Vec<gen_durable::inspect::Edge>,
+    /// Whether the numbers of queued instances in `standing` are lower bounds.
+    pub(crate) is_queued_capped: bool,
+    pub(crate) edges: Vec<Edge>,
     pub(crate) workers: Vec<WorkerInfo>,
     pub(crate) troubles: Vec<FailureGroup>,
     /// Counts of lanes, timers and schedules that need an operator.
@@ -59,8 +61,8 @@ pub(crate) struct Snapshot {
     /// time from enqueue to settled.
     pub(crate) minute: Sums,
     /// The numbers of instances that have settled since the dashboard began to read: (done,
-    /// failed).
-    pub(crate) settled: (i64, i64),
+    /// failed, cancelled).
+    pub(crate) settled: (i64, i64, i64),
     /// The error of the last read of the numbers, if that read failed. The other fields of the
     /// snapshot then have the values of the last successful read.
     pub(crate) trouble: Option<String>,
@@ -68,6 +70,31 @@ pub(crate) struct Snapshot {
     pub(crate) trouble_since: Option<Timestamp>,
     /// The snapshot serialized as JSON.
     pub(crate) text: Arc<str>,
+}
+
+/// The numbers of a snapshot that change slowly or are expensive to read.
+#[derive(Debug)]
+struct SlowNumbers {
+    standing: Vec<Count>,
+    is_queued_capped: bool,
+    workers: Vec<WorkerInfo>,
+    troubles: Vec<FailureGroup>,
+    edges: Vec<Edge>,
+    findings: Findings,
+}
+
+impl SlowNumbers {
+    /// Returns the numbers of an earlier snapshot.
+    fn of(before: &Snapshot) -> SlowNumbers {
+        SlowNumbers {
+            standing: before.standing.clone(),
+            is_queued_capped: before.is_queued_capped,
+            workers: before.workers.clone(),
+            troubles: before.troubles.clone(),
+            edges: before.edges.clone(),
+            findings: before.findings,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -94,7 +121,7 @@ struct ReadState {
     /// The newest instance id at each read, as (second, id). At the next read, the task counts all
     /// instances with an id above the id of the oldest entry again.
     seen: std::collections::VecDeque<(i64, i64)>,
-    settled: (i64, i64),
+    settled: (i64, i64, i64),
     settled_until: Option<i64>,
 }
 
@@ -106,6 +133,7 @@ impl ReadState {
         let sums = series.sums(self.settled_until.unwrap_or(complete_until), complete_until);
         self.settled.0 += sums.done;
         self.settled.1 += sums.failed;
+        self.settled.2 += sums.cancelled;
         self.settled_until = Some(complete_until);
     }
 }
@@ -214,6 +242,21 @@ impl Pulse {
         state.reads += 1;
     }
 
+    async fn read_slow(&self) -> Result<SlowNumbers, Error> {
+        let inspect = &self.inspect;
+        let mut standing = inspect.status_counts().await?;
+        let (queued, is_complete) = inspect.queued_counts().await?;
+        standing.extend(queued);
+        Ok(SlowNumbers {
+            standing,
+            is_queued_capped: !is_complete,
+            workers: inspect.workers().await?,
+            troubles: inspect.failure_groups().await?,
+            edges: inspect.edges().await?,
+            findings: inspect.findings().await?,
+        })
+    }
+
     async fn read(&self, state: &mut ReadState, before: &Snapshot) -> Result<Snapshot, Error> {
         let inspect = &self.inspect;
         let estimate = inspect.estimate().await?;
@@ -241,24 +284,9 @@ impl Pulse {
         let arrived = inspect.arrived(after).await?;
         let backlog = inspect.backlog().await?;
         let is_slow = state.reads.is_multiple_of(SLOW_EVERY) || before.trouble.is_some();
-        let (standing, workers, troubles, edges) = match is_slow {
-            true => (
-                inspect.status_counts().await?,
-                inspect.workers().await?,
-                inspect.failure_groups().await?,
-                inspect.edges().await?,
-            ),
-            false => (
-                before.standing.clone(),
-                before.workers.clone(),
-                before.troubles.clone(),
-                before.edges.clone(),
-            ),
-        };
-        let findings = if is_slow {
-            inspect.findings().await?
-        } else {
-            before.findings
+        let slow = match is_slow {
+            true => self.read_slow().await?,
+            false => SlowNumbers::of(before),
         };
         let newest = arrived
             .iter()
@@ -285,11 +313,12 @@ impl Pulse {
             taken: None,
             estimate: Some(estimate),
             backlog,
-            standing,
-            edges,
-            workers,
-            troubles,
-            findings,
+            standing: slow.standing,
+            is_queued_capped: slow.is_queued_capped,
+            edges: slow.edges,
+            workers: slow.workers,
+            troubles: slow.troubles,
+            findings: slow.findings,
             chart,
             minute,
             settled: state.settled,

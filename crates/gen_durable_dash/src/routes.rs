@@ -124,8 +124,8 @@ pub(crate) fn all() -> Vec<Route> {
         post "/api/v1/instances/{id}/cancel" acts::cancel, doc("Cancel an instance").body("Cancel").answers("Cancelled");
         post "/api/v1/instances/{id}/retry" acts::retry, doc("Retry an instance").body("Retry").answers("Retried");
 
-        post "/api/v1/bulk/preview" bulk::preview, doc("Which instances a bulk action would process").body("Many").answers("Preview");
-        get "/api/v1/bulk" bulk::list, doc("Bulk actions, the newest first").answers("Bulks");
+        post "/api/v1/bulk/preview" bulk::preview, doc("How many instances a bulk action would process, and the first of them").body("Many").answers("Preview");
+        get "/api/v1/bulk" bulk::list, doc("Bulk actions, the newest first; `next` is the `before` of the next page").query(&["before", "limit"]).answers("Bulks");
         post "/api/v1/bulk" bulk::begin, doc("Start a bulk action").body("Many").answers("Bulk");
         get "/api/v1/bulk/{id}" bulk::progress, doc("Progress of a bulk action").answers("Bulk");
         post "/api/v1/bulk/{id}/stop" bulk::stop, doc("Stop a bulk action; instances already processed stay as they are").answers("Bulk");

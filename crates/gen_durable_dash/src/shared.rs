@@ -13,7 +13,7 @@ use gen_durable::{Client, Error, inspect::Inspect};
 use crate::{
     access::{Access, Doors},
     audit::Audit,
-    bulk::Bulks,
+    bulk::{self, Runners},
     options::Options,
     pulse::Pulse,
     recent::Recent,
@@ -48,8 +48,8 @@ pub(crate) struct Inner {
     pub(crate) recent: Recent,
     /// The writer of the audit log.
     pub(crate) audit: Audit,
-    /// The bulk actions of operators, running and ended.
-    pub(crate) bulks: Bulks,
+    /// The tasks that execute bulk actions of operators.
+    pub(crate) runners: Runners,
     /// The open event streams.
     pub(crate) streams: Streams,
 }
@@ -65,7 +65,7 @@ impl Inner {
             STATEMENT_TIMEOUT,
             options.redaction.clone(),
         );
-        Ok(Arc::new(Inner {
+        let shared = Arc::new(Inner {
             readers,
             next_reader: AtomicUsize::new(0),
             doors: Doors::new(access),
@@ -74,9 +74,12 @@ impl Inner {
             recent: Recent::default(),
             audit: Audit::new(&client),
             client,
-            bulks: Bulks::default(),
+            runners: Runners::default(),
             streams: Streams::default(),
-        }))
+        });
+        // Continues the bulk actions that a stopped dashboard has left.
+        bulk::execute_open(&shared);
+        Ok(shared)
     }
 
     /// Returns the database connection for the next read of an HTTP request, in rotation.

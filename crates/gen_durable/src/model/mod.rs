@@ -7,6 +7,7 @@
 //! up to 2^53; durations are numbers of seconds under a key that ends in `_seconds`.
 
 pub(crate) mod audit;
+pub(crate) mod bulk;
 pub(crate) mod event;
 pub(crate) mod explanation;
 pub(crate) mod family;

@@ -22,6 +22,7 @@ pub(crate) mod target;
 pub(crate) mod tx;
 
 pub(crate) mod audit;
+pub(crate) mod bulk;
 pub(crate) mod collect;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;

@@ -11,15 +11,19 @@ use super::{
     row::{named, parsed},
     sql,
 };
-use crate::model::{
-    instance::Count,
-    queue::Backlog,
-    throughput::{Arrived, Estimate, FailureGroup, SettledCount},
+use crate::{
+    id::Status,
+    model::{
+        instance::Count,
+        queue::Backlog,
+        throughput::{Arrived, Estimate, FailureGroup, SettledCount},
+    },
 };
 
 sql!(SETTLED, "settled_counts.sql", [TIMESTAMPTZ, INT4]);
 sql!(ARRIVED, "arrived.sql", [INT8, INT4]);
 sql!(COUNTS, "status_counts.sql", [INT4]);
+sql!(QUEUED, "queued_counts.sql", [INT4]);
 sql!(BACKLOG, "backlog.sql", [INT4]);
 sql!(ERRORS, "failure_groups.sql", [INT4]);
 sql!(ESTIMATE, "estimate.sql", []);
@@ -64,10 +68,32 @@ pub(crate) async fn arrived(connection: &Connection, after: i64) -> Result<Vec<A
 }
 
 /// Counts the instances by machine, step and status, at most 10,001 of each status. Leaves out
-/// instances with the status `done`.
+/// instances with the status `done` or `queued`.
 pub(crate) async fn status_counts(connection: &Connection) -> Result<Vec<Count>, Fault> {
     let rows = connection.query(&COUNTS, &[&COUNTED_MAX]).await?;
     rows.iter().map(inspect::count).collect()
+}
+
+/// Counts the queued instances by machine and step. Returns whether the counts are complete: the
+/// query reads at most 10,001 instances in lanes, and as many that are not in their lane yet.
+pub(crate) async fn queued_counts(connection: &Connection) -> Result<(Vec<Count>, bool), Fault> {
+    let mut queued = Vec::new();
+    let (mut in_lanes, mut arrived) = (0, 0);
+    for row in &connection.query(&QUEUED, &[&COUNTED_MAX]).await? {
+        let count = inspect::count(row)?;
+        let (has_arrived, in_lane): (bool, bool) =
+            (named(row, "has_arrived")?, named(row, "in_lane")?);
+        *if has_arrived {
+            &mut arrived
+        } else {
+            &mut in_lanes
+        } += count.count;
+        if count.status == Status::Queued && has_arrived != in_lane {
+            queued.push(count);
+        }
+    }
+    let most = i64::from(COUNTED_MAX);
+    Ok((queued, in_lanes < most && arrived < most))
 }
 
 /// Returns the queues that workers serve, the queues with waiting instances, and the paused queues.

@@ -61,7 +61,8 @@ sql!(
         TEXT,
         TEXT,
         TIMESTAMPTZ,
-        TIMESTAMPTZ
+        TIMESTAMPTZ,
+        INT4
     ]
 );
 sql!(

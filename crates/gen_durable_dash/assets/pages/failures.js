@@ -1,10 +1,13 @@
-// The page of failed and stuck instances, grouped by error. An operator can retry a group together.
+// The page of failed and stuck instances, grouped by error. An operator can retry or
+// discard a group together.
 
 import { html } from '../view.js';
 import { Empty, InstanceLink, Loading, Panel, Status, Time } from '../parts.js';
 import { link } from '../route.js';
 import { atLeast, counted, plural } from '../text.js';
 import { BulkButton } from './bulk.js';
+
+const stepsOf = (data, name) => Object.keys((data.machines ?? []).find((machine) => machine.name === name)?.steps ?? {});
 
 export function Failures({ live, mayAct }) {
   const { data, now } = live;
@@ -24,7 +27,8 @@ export function Failures({ live, mayAct }) {
         </div>
         <div class="row">
           <a class="button" href=${link('instances', { ...filter, error_group: group.fingerprint })}>List</a>
-          ${mayAct && html`<${BulkButton} act="retry" filter=${filter} fingerprint=${group.fingerprint} label="Retry all…" />`}
+          ${mayAct && html`<${BulkButton} kind="retry" filter=${filter} fingerprint=${group.fingerprint} steps=${stepsOf(data, group.machine)} label="Retry all…" />`}
+          ${mayAct && html`<${BulkButton} kind="discard" filter=${filter} fingerprint=${group.fingerprint} label="Discard all…" />`}
         </div>
       </article>`;
     })}

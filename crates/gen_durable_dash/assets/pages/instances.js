@@ -1,7 +1,7 @@
 // The page of instances: it searches them, shows the results page by page, and enqueues new
 // instances.
 
-import { html, useEffect } from '../view.js';
+import { html, useEffect, useState } from '../view.js';
 import { useList } from '../live.js';
 import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, ErrorNotice, Typed, Unreadable } from '../parts.js';
 import { refine, link } from '../route.js';
@@ -16,10 +16,6 @@ const EVERY = 3000;
 export function Instances({ query, live, mayAct }) {
   const pages = useList('instances', 'instances', query, EVERY);
   const load = pages.reload;
-  // A page without a match reads on by itself until it finds an instance or has read the whole table.
-  useEffect(() => {
-    if (pages.rows?.length === 0 && pages.next && !pages.error) pages.further({ before: pages.next });
-  }, [pages.rows, pages.next, pages.error]);
   const change = (name) => (event) => refine('instances', { ...query, [name]: event.target.value });
   const machines = (live.data?.machines ?? []).map((machine) => machine.name);
   const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === query.machine)?.steps ?? {});
@@ -27,9 +23,15 @@ export function Instances({ query, live, mayAct }) {
   // A bulk action takes the group of errors as its fingerprint.
   const { error_group: fingerprint, ...filter } = query;
   const isFiltered = Object.values(query).some(Boolean);
+  // A request searches a bounded number of instances. Without a match, the page continues by itself.
+  const [stopped, setStopped] = useState(null);
+  const search = JSON.stringify(query);
+  const goesOn = pages.rows?.length === 0 && pages.next && !pages.error && stopped !== search;
+  useEffect(() => { if (goesOn) pages.further({ before: pages.next }); }, [goesOn && pages.next, search]);
   return html`<div class="head"><h1>Instances</h1><div class="row">
-      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} act="retry" filter=${filter} fingerprint=${fingerprint} label="Retry all that match…" onDone=${() => load()} />`}
-      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} act="cancel" filter=${filter} fingerprint=${fingerprint} label="Cancel all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} kind="retry" filter=${filter} fingerprint=${fingerprint} steps=${steps} label="Retry all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['failed', 'stuck'].includes(query.status) && html`<${BulkButton} kind="discard" filter=${filter} fingerprint=${fingerprint} label="Discard all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} kind="cancel" filter=${filter} fingerprint=${fingerprint} label="Cancel all that match…" onDone=${() => load()} />`}
       ${mayAct && html`<${EnqueueButton} machines=${live.data?.machines ?? []} />`}
     </div></div>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
@@ -52,7 +54,9 @@ export function Instances({ query, live, mayAct }) {
       ${!pages.rows ? (pages.error ? html`<${Unreadable} error=${pages.error} />` : html`<${Loading} lines=${10} />`)
         : pages.rows.length ? html`<${Rows} rows=${pages.rows} now=${live.now} />`
           : html`<${Empty} title=${pages.next ? 'No match so far' : 'No instances'}>${pages.next ? 'No match among the instances searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'Nothing has been enqueued, or all instances have been deleted after their retention.'}<//>`}
-      ${pages.next && html`<div class="more"><button onClick=${() => pages.further({ before: pages.next })}>Search older instances</button>
+      ${goesOn ? html`<div class="more" role="status"><button onClick=${() => setStopped(search)}>Stop</button>
+        <small>Searching older instances: down to id ${pages.next}</small></div>`
+        : pages.next && html`<div class="more"><button onClick=${() => pages.further({ before: pages.next })}>Search older instances</button>
         <small>${plural(pages.rows.length, 'instance')} so far, searched down to id ${pages.next}${pages.nextAt && html`, enqueued <${Time} at=${pages.nextAt} now=${live.now} />`}</small></div>`}
     <//>`;
 }

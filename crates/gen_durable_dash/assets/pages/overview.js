@@ -10,7 +10,8 @@ export function Overview({ live }) {
   const { data, now } = live;
   if (!data?.at) return html`<h1>Overview</h1><${Loading} lines=${8} />`;
   const { minute, chart, totals } = data;
-  const settled = minute.done + minute.failed;
+  const settled = minute.done + minute.failed + minute.cancelled;
+  const more = minute.is_lower_bound ? '+' : '';
   const due = data.queues.reduce((sum, queue) => sum + queue.due, 0);
   const oldest = data.queues.map((queue) => queue.oldest_due_at).filter(Boolean).sort()[0];
   const alive = data.workers.filter((worker) => worker.alive).length;
@@ -22,11 +23,11 @@ export function Overview({ live }) {
     <h1>Overview</h1>
     <${Alerts} alerts=${data.alerts} />
     <div class="tiles">
-      <${Tile} label="Finished" value=${`${rate(settled / 60)}/s`} note=${`${number(settled)} in the last minute`} />
+      <${Tile} label="Finished" value=${`${rate(settled / 60)}${more}/s`} note=${`${number(settled)}${more} in the last minute`} />
       <${Tile} label="Time to finish" value=${span(minute.p50)} note=${`p95 ${span(minute.p95)} · p99 ${span(minute.p99)}`} />
       <${Tile} label="Due" value=${counted(due)} note=${oldest ? `oldest: ${since(oldest, now)}` : 'no backlog'} tone=${oldest && now - Date.parse(oldest) > 60000 ? 'is-warn' : ''} href=${link('queues')} />
       <${Tile} label="Running" value=${counted(totals.executing ?? 0)} note=${`on ${plural(alive, 'worker')}`} tone=${alive ? '' : 'is-warn'} href=${link('workers')} />
-      <${Tile} label="Waiting" value=${counted(waits)} note=${WAITS.filter((one) => one.count).map((one) => `${counted(one.count)} ${one.what}`).join(', ') || 'for a signal, for children or in lanes'} href=${link('instances', { status: most.status })} />
+      <${Tile} label="Waiting" value=${atLeast(waits, WAITS.some((one) => data.capped.includes(one.status)))} note=${WAITS.filter((one) => one.count).map((one) => `${counted(one.count)} ${one.what}`).join(', ') || 'for a signal, for children or in lanes'} href=${link('instances', { status: most.status })} />
       <${Tile} label="Failed" value=${counted(failed)} note=${failed ? 'see the errors' : 'no failures'} tone=${failed ? 'is-bad' : ''} href=${link('failures')} />
     </div>
     <div class="two">
@@ -34,7 +35,7 @@ export function Overview({ live }) {
         <${Chart} label="Instances that arrived, were done and failed, per second" from=${chart.from} step=${chart.step} smooth=${5} format=${(value) => rate(value)} unit="/s"
           lines=${[{ name: 'arrived', tone: 'c-arrived', values: chart.arrived }, { name: 'done', tone: 'c-done', values: chart.done, area: true }, { name: 'failed', tone: 'c-failed', values: chart.failed }]} />
       <//>
-      <${Panel} title="Time to finish" aside="from enqueue to finish">
+      <${Panel} title="Time to finish" aside="of all machines, from enqueue to done or failed">
         <${Chart} label="Time of instances from enqueue to finish" from=${chart.from} step=${chart.step} smooth=${5} bridge format=${span}
           lines=${[{ name: 'p50', tone: 'c-p50', values: chart.p50 }, { name: 'p95', tone: 'c-p95', values: chart.p95 }, { name: 'p99', tone: 'c-p99', values: chart.p99 }]} />
       <//>
@@ -51,11 +52,11 @@ export function Overview({ live }) {
       <//>
     </div>
     <${Panel} title="Machines" aside=${html`<a href=${link('machines')}>all</a>`}>
-      ${data.machines.length ? html`<${Table} label="Machines" head=${['machine', '#finished/min', '#running', '#runnable', '#waiting', '#failed', '#workers']}>
+      ${data.machines.length ? html`<${Table} label="Machines" head=${['machine', '#finished/min', '#time to finish', '#running', '#runnable', '#waiting', '#failed', '#workers']}>
         ${data.machines.map((machine) => {
           const sum = (...statuses) => atLeast(Object.values(machine.steps).reduce((all, counts) => all + statuses.reduce((some, status) => some + (counts[status] ?? 0), 0), 0), statuses.some((status) => data.capped.includes(status)));
           return html`<tr><td><a href=${link(`machines/${encodeURIComponent(machine.name)}`)}>${machine.name}</a></td>
-            <td class="num">${number(machine.settled_last_minute)}</td><td class="num">${sum('executing')}</td>
+            <td class="num">${number(machine.settled_last_minute)}${more}</td><td class="num" title=${`p95 ${span(machine.minute.p95)}, p99 ${span(machine.minute.p99)}`}>${span(machine.minute.p50)}</td><td class="num">${sum('executing')}</td>
             <td class="num">${sum('runnable')}</td><td class="num">${sum('awaiting_signal', 'awaiting_children', 'queued')}</td>
             <td class="num">${sum('failed', 'stuck')}</td><td class=${`num ${machine.workers ? '' : 'warn'}`}>${number(machine.workers)}</td></tr>`;
         })}

@@ -1,52 +1,101 @@
-//! The HTTP handlers of bulk actions, which retry or cancel many instances.
+//! The HTTP handlers of bulk actions, which retry, cancel or discard many instances.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::inspect::{Search, Status};
+use gen_durable::{
+    inspect::Search,
+    operate::{BulkAction, BulkConditions, BulkKind, NewBulkAction},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::json as shown;
+use super::{audit::mark, json as shown};
 use crate::{
     access::Caller,
-    bulk::{Act, MANY_MAX, Progress, matching},
+    bulk::{Matched, execute_open, matching},
     find::InstancesQuery,
-    problem::{Answer, At, Body, Problem},
+    known,
+    problem::{Answer, At, Body, Problem, Query, with_causes},
     shared::Shared,
 };
 
 /// The body of an HTTP request for a bulk action: the filter that selects instances, and the action
-/// (retry or cancel) on these instances.
+/// on these instances.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Many {
-    act: Act,
+    kind: BulkKind,
     #[serde(default)]
     filter: InstancesQuery,
     /// If set, the bulk action selects only instances with this error fingerprint.
     fingerprint: Option<String>,
+    /// The step from which a retry continues. Without it, each instance continues from its current
+    /// step.
+    step: Option<String>,
+    /// Whether to accept a step that no live worker knows.
+    #[serde(default)]
+    force: bool,
     /// The number of instances that the preview of the bulk action showed to the operator.
     expect: Option<usize>,
     why: Option<String>,
 }
 
 impl Many {
-    /// Converts the filter of a bulk action into a search for instances. Returns an error if the
-    /// filter names no status, or a status that the action does not allow: a bulk action retries
-    /// failed, stuck or cancelled instances, and cancels instances that have not settled.
-    fn search(&self) -> Answer<Search> {
+    /// Converts the filter of a bulk action into a search for instances and into conditions.
+    /// Returns an error if the filter names no status, or a status that the action does not allow.
+    fn conditions(&self) -> Answer<(Search, BulkConditions)> {
         let search = self.filter.search()?;
-        let fits = |status: Status| match self.act {
-            Act::Retry => matches!(status, Status::Failed | Status::Stuck | Status::Cancelled),
-            Act::Cancel => !status.is_settled(),
+        // A bulk action must not change more instances than the search of its filter shows.
+        let missing = [
+            ("key_prefix", &search.key_prefix),
+            ("lane", &search.lane),
+            ("partition", &search.partition),
+        ];
+        if let Some((name, _)) = missing.iter().find(|(_, value)| value.is_some()) {
+            return Err(Problem::invalid(format!(
+                "a bulk action cannot filter by {name}"
+            )));
+        }
+        let Some(status) = search.status.filter(|status| self.kind.applies_to(*status)) else {
+            let allowed = match self.kind {
+                BulkKind::Retry => "can be retried: failed, stuck or cancelled",
+                BulkKind::Cancel => "can be cancelled: one that has not settled",
+                _ => "can be discarded: failed or stuck",
+            };
+            return Err(Problem::invalid(format!(
+                "the filter must name a status that {allowed}"
+            )));
         };
-        match (search.status, self.act) {
-            (Some(status), _) if fits(status) => Ok(search),
-            (_, Act::Retry) => Err(Problem::invalid(
-                "the filter must name a status that can be retried: failed, stuck or cancelled",
+        let conditions = BulkConditions {
+            machine: search.machine.clone(),
+            version: search.version,
+            step: search.step.clone(),
+            queue: search.queue.clone(),
+            tenant: search.tenant.clone(),
+            key: search.key.clone(),
+            error: search.error.clone(),
+            fingerprint: self.fingerprint.clone(),
+            since: search.since,
+            until: search.until,
+            ..BulkConditions::new(status)
+        };
+        Ok((search, conditions))
+    }
+
+    async fn matched(&self, shared: &Shared, search: &Search) -> Answer<Matched> {
+        let (inspect, redaction) = (shared.inspect(), &shared.options.redaction);
+        matching(&inspect, search, self.fingerprint.as_deref(), redaction).await
+    }
+
+    /// Returns an error if no live worker knows the step from which a retry should continue.
+    async fn check_step(&self, shared: &Shared) -> Answer<()> {
+        match (&self.step, &self.filter.machine) {
+            (Some(_), None) => Err(Problem::invalid(
+                "a retry from another step needs a machine in its filter",
             )),
-            (_, Act::Cancel) => Err(Problem::invalid(
-                "the filter must name a status that can be cancelled: one that has not settled",
-            )),
+            (Some(step), Some(machine)) if !self.force => {
+                known::check(&shared.inspect(), machine, step).await
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -58,6 +107,7 @@ impl Many {
         let mut given = self.filter.described();
         let more = [
             ("error group", self.fingerprint.clone()),
+            ("from step", self.step.clone()),
             ("reason", self.why.clone()),
         ];
         given
@@ -72,22 +122,32 @@ impl Many {
     }
 }
 
+/// Returns a bulk action as JSON, with sensitive values redacted.
+fn redacted(shared: &Shared, caller: &Caller, mut bulk: BulkAction) -> Value {
+    let redaction = &shared.options.redaction;
+    for text in bulk.refusals.iter_mut().chain(&mut bulk.error) {
+        *text = redaction.text(text);
+    }
+    bulk.reason = redaction.text(&bulk.reason);
+    shown::redact(&mut bulk.conditions.error, redaction);
+    if shown::hides_keys(shared, caller) {
+        shown::hide(&mut bulk.conditions.key);
+    }
+    json!(bulk)
+}
+
 pub(crate) async fn preview(
     State(shared): State<Shared>,
     Body(many): Body<Many>,
 ) -> Answer<Json<Value>> {
-    let mut matched = matching(
-        &shared.inspect(),
-        &many.search()?,
-        many.fingerprint.as_deref(),
-        &shared.options.redaction,
-    )
-    .await?;
+    let (search, _) = many.conditions()?;
+    many.check_step(&shared).await?;
+    let mut matched = many.matched(&shared, &search).await?;
     for found in &mut matched.sample {
         shown::redact(&mut found.last_error, &shared.options.redaction);
     }
     Ok(Json(
-        json!({"count": matched.ids.len(), "is_all": matched.is_all, "most": MANY_MAX, "sample": matched.sample}),
+        json!({"count": matched.count, "is_exact": matched.is_exact, "sample": matched.sample}),
     ))
 }
 
@@ -95,18 +155,15 @@ pub(crate) async fn begin(
     State(shared): State<Shared>,
     Extension(by): Extension<Caller>,
     Body(many): Body<Many>,
-) -> Answer<(StatusCode, Json<Progress>)> {
+) -> Answer<(StatusCode, Json<Value>)> {
     let expected = many.expect.ok_or_else(|| {
         Problem::invalid("expect is required: the count that the preview returned")
     })?;
-    let mut matched = matching(
-        &shared.inspect(),
-        &many.search()?,
-        many.fingerprint.as_deref(),
-        &shared.options.redaction,
-    )
-    .await?;
-    let count = matched.ids.len();
+    let (search, conditions) = many.conditions()?;
+    many.check_step(&shared).await?;
+    let Matched {
+        count, is_exact, ..
+    } = many.matched(&shared, &search).await?;
     if count > expected {
         let why = format!(
             "{count} instances match now, the preview showed {expected}: run the preview again"
@@ -115,62 +172,114 @@ pub(crate) async fn begin(
             Problem::new(StatusCode::CONFLICT, "count_changed", why).with(json!({"count": count}))
         );
     }
-    // Reverses the order of the ids, because the search returns the newest instances first and a
-    // bulk action processes the oldest instances first.
-    matched.ids.reverse();
-    let (act, why) = (
-        many.act,
-        many.why
-            .clone()
-            .unwrap_or_else(|| format!("cancelled by {}", by.name)),
-    );
-    let name = if act == Act::Retry {
-        "bulk retry"
-    } else {
-        "bulk cancel"
+    let (name, on) = (action_name(many.kind), many.described());
+    let mut new = NewBulkAction::new(many.kind, conditions, by.name.clone(), "dashboard");
+    new.source.clone_from(&by.place);
+    new.retry_step = many.step;
+    new.expected = count.try_into().unwrap_or(u64::MAX);
+    new.expected_is_exact = is_exact;
+    if let Some(why) = many.why {
+        new.reason = why;
+    }
+    let begun = shared.client.operate().begin_bulk(new).await;
+    let bound = if is_exact { "" } else { "at least " };
+    let outcome = begun
+        .as_ref()
+        .map(|bulk| format!("bulk {}: {bound}{count} instances", bulk.id))
+        .map_err(with_causes);
+    shared.audit.note(&by, name, on, outcome);
+    let begun = begun?;
+    execute_open(&shared);
+    Ok((StatusCode::ACCEPTED, Json(redacted(&shared, &by, begun))))
+}
+
+/// Returns the name of the action in the audit log.
+fn action_name(kind: BulkKind) -> &'static str {
+    match kind {
+        BulkKind::Retry => "bulk retry",
+        BulkKind::Cancel => "bulk cancel",
+        _ => "bulk discard",
+    }
+}
+
+/// The cursor of a page of bulk actions.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Page {
+    before: Option<String>,
+    limit: Option<u16>,
+}
+
+/// Returns a page of bulk actions, the newest first.
+pub(crate) async fn list(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(page): Query<Page>,
+) -> Answer<Json<Value>> {
+    let limit = usize::from(page.limit.unwrap_or(50));
+    if !(1..=200).contains(&limit) {
+        return Err(Problem::invalid("limit is 1 to 200"));
+    }
+    let before = mark(page.before.as_deref())?;
+    let bulks = shared.inspect().bulk_actions(before, limit).await?;
+    continue_left(&shared, &bulks);
+    let next = bulks
+        .last()
+        .filter(|_| bulks.len() == limit)
+        .map(|last| last.id.to_string());
+    let bulks: Vec<Value> = bulks
+        .into_iter()
+        .map(|bulk| redacted(&shared, &caller, bulk))
+        .collect();
+    Ok(Json(json!({"bulks": bulks, "next": next})))
+}
+
+/// Continues bulk actions that have no live runner. A page that shows the progress asks again and
+/// again, so an open dashboard continues what a stopped one has left.
+fn continue_left(shared: &Shared, bulks: &[BulkAction]) {
+    if bulks
+        .iter()
+        .any(|bulk| bulk.ended_at.is_none() && !bulk.is_active)
+    {
+        execute_open(shared);
+    }
+}
+
+async fn found(shared: &Shared, id: &str) -> Answer<BulkAction> {
+    let found = match id.parse() {
+        Ok(number) => shared.inspect().bulk_action(number).await?,
+        Err(_) => None,
     };
-    let on = many.described();
-    shared
-        .audit
-        .note(&by, name, on, Ok(format!("{count} instances")));
-    let progress = shared.bulks.begin(&shared, by, act, why, matched.ids);
-    Ok((StatusCode::ACCEPTED, Json(progress)))
-}
-
-pub(crate) async fn list(State(shared): State<Shared>) -> Json<Value> {
-    Json(json!({"bulks": shared.bulks.list()}))
-}
-
-fn missing(id: &str) -> Problem {
-    Problem::not_found(format!("this process has no bulk action {id:?}"))
+    found.ok_or_else(|| Problem::not_found(format!("there is no bulk action {id:?}")))
 }
 
 pub(crate) async fn progress(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     At(id): At<String>,
-) -> Answer<Json<Progress>> {
-    id.parse()
-        .ok()
-        .and_then(|number| shared.bulks.get(number))
-        .map(Json)
-        .ok_or_else(|| missing(&id))
+) -> Answer<Json<Value>> {
+    let bulk = found(&shared, &id).await?;
+    continue_left(&shared, std::slice::from_ref(&bulk));
+    Ok(Json(redacted(&shared, &caller, bulk)))
 }
 
 pub(crate) async fn stop(
     State(shared): State<Shared>,
     Extension(by): Extension<Caller>,
     At(id): At<String>,
-) -> Answer<Json<Progress>> {
-    let stopped = id
-        .parse()
-        .ok()
-        .and_then(|number| shared.bulks.stop(number))
-        .ok_or_else(|| missing(&id))?;
-    shared.audit.note(
-        &by,
-        "bulk stop",
-        format!("bulk {id}"),
-        Ok(format!("after {}", stopped.done)),
-    );
-    Ok(Json(stopped))
+) -> Answer<Json<Value>> {
+    let number = found(&shared, &id).await?.id;
+    let was_running = shared.client.operate().stop_bulk(number).await?;
+    let stopped = found(&shared, &id).await?;
+    let outcome = match was_running {
+        true => format!(
+            "stopped: {} changed, {} refused, {} examined",
+            stopped.changed, stopped.refused, stopped.examined
+        ),
+        false => format!("it had already ended: {}", stopped.state),
+    };
+    shared
+        .audit
+        .note(&by, "bulk stop", format!("bulk {id}"), Ok(outcome));
+    Ok(Json(redacted(&shared, &by, stopped)))
 }

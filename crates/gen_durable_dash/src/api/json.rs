@@ -25,6 +25,8 @@ pub(crate) const COUNTED_MAX: i64 = 10_001;
 /// The numbers of instances and of groups at which `Inspect::failure_groups` stops.
 const GROUPED_MAX: i64 = 5_000;
 const GROUPS_MAX: usize = 2_000;
+/// The number of history rows at which `Inspect::edges` stops.
+const EDGES_MAX: i64 = 5_000;
 
 pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
     at.map(|at| at.to_string())
@@ -176,6 +178,12 @@ pub(crate) fn are_failures_capped(troubles: &[FailureGroup]) -> bool {
         || count(Status::Stuck) >= GROUPED_MAX
 }
 
+/// Returns whether the transitions between steps are of the newest `EDGES_MAX` recorded changes
+/// only, and not of all.
+pub(crate) fn are_edges_sampled(edges: &[Edge]) -> bool {
+    edges.iter().map(|edge| edge.count).sum::<i64>() >= EDGES_MAX
+}
+
 /// Returns the machines as JSON, with the number of instances at each step and the transitions
 /// between steps.
 pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
@@ -229,9 +237,11 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
         let workers = live()
             .filter(|worker| worker.machines.iter().any(|wanted| runs(wanted)))
             .count();
+        let minute = snapshot.minute.machines.get(name).cloned();
+        let minute = minute.unwrap_or_default();
         json!({
             "name": name, "versions": machine.versions, "workers": workers, "steps": machine.steps, "edges": machine.edges,
-            "settled_last_minute": snapshot.minute.machines.get(name).copied().unwrap_or_default(),
+            "settled_last_minute": minute.settled(), "minute": minute,
         })
     };
     machines.into_iter().map(shown).collect()
@@ -246,8 +256,9 @@ pub(crate) fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&
     }
     let capped = totals
         .iter()
-        .filter(|(_, count)| **count >= COUNTED_MAX)
+        .filter(|(status, count)| **count >= COUNTED_MAX && **status != Status::Queued.name())
         .map(|(status, _)| *status)
+        .chain(snapshot.is_queued_capped.then_some(Status::Queued.name()))
         .collect();
     (totals, capped)
 }
@@ -266,6 +277,7 @@ pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
         "machines": machines(snapshot),
         "failures": failures(&snapshot.troubles, redaction),
         "failures_capped": are_failures_capped(&snapshot.troubles),
+        "edges_sampled": are_edges_sampled(&snapshot.edges),
         "minute": snapshot.minute, "chart": snapshot.chart, "findings": snapshot.findings,
     })
 }

@@ -171,8 +171,11 @@ await step('a bulk cancel shows a preview and its progress', async () => {
   await page.getByRole('button', { name: 'Cancel all that match' }).click();
   await page.getByText('29 instances').waitFor();
   await page.getByRole('button', { name: 'Cancel 29' }).click();
-  await page.getByRole('dialog').getByText('29 done, 0 refused').waitFor();
+  await page.getByRole('dialog').getByText('29 changed, 0 refused').waitFor();
   await page.getByRole('button', { name: 'Close' }).click();
+  await visit(page, address, 'bulk');
+  await page.reload();
+  await page.getByRole('cell', { name: '29 changed, 0 refused, of 29' }).waitFor();
 });
 
 await step('a queue is paused and resumed', async () => {
@@ -196,11 +199,11 @@ await step('a bulk retry of the last failures of a group shows its progress and 
   await group.getByText('3', { exact: true }).waitFor();
   await group.getByRole('button', { name: 'Retry all' }).click();
   await page.getByRole('button', { name: 'Retry 3' }).click();
-  await page.getByRole('dialog').getByText('3 done, 0 refused, of 3').waitFor();
-  await page.locator('.toast').getByText('3 done, 0 refused').waitFor();
+  await page.getByRole('dialog').getByText('3 changed, 0 refused, of 3').waitFor();
+  await page.locator('.toast').getByText('3 changed, 0 refused').waitFor();
   // The card of the group is gone, and the dialog is still there.
   await group.waitFor({ state: 'detached' });
-  await page.getByRole('dialog').getByText('3 done, 0 refused, of 3').waitFor();
+  await page.getByRole('dialog').getByText('3 changed, 0 refused, of 3').waitFor();
   await page.getByRole('dialog').getByRole('button', { name: 'Close' }).click();
   for (const id of await page.evaluate(() => fetch('api/v1/instances?status=awaiting_signal&machine=parcel').then((answer) => answer.json()).then((list) => list.instances.map((row) => row.id)))) {
     await page.evaluate((one) => fetch(`api/v1/instances/${one}/cancel`, { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: '{}' }), id);

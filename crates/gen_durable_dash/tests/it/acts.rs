@@ -1,10 +1,16 @@
 //! Tests the operator actions on one instance, on many instances and on queues, and the audit
 //! records of these actions.
 
-use axum::http::StatusCode;
+use axum::{Router, http::StatusCode};
+use gen_durable::{
+    Client,
+    inspect::Status,
+    operate::{BulkConditions, BulkKind, BulkState, NewBulkAction},
+};
+use gen_durable_dash::{Access, Options};
 use serde_json::{Value, json};
 
-use crate::support::{Parcel, Running, TestServer, eventually};
+use crate::support::{OPERATOR, Parcel, Running, TestServer, eventually, schema};
 
 #[tokio::test]
 async fn a_failed_instance_is_listed_with_its_error_and_is_done_after_an_operators_retry() {
@@ -230,13 +236,13 @@ async fn plant_failures(server: &TestServer, count: i64) {
 async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_instances() {
     let server = TestServer::new().await;
     plant_failures(&server, 500).await;
-    let many = json!({"act": "retry", "filter": {"status": "failed", "machine": "order"}, "fingerprint": "card # declined"});
+    let many = json!({"kind": "retry", "filter": {"status": "failed", "machine": "order"}, "fingerprint": "card # declined"});
     let preview = server
         .post("/api/v1/bulk/preview", &many.to_string())
         .await
         .json();
     assert_eq!(
-        (&preview["count"], &preview["is_all"]),
+        (&preview["count"], &preview["is_exact"]),
         (&json!(250), &json!(true)),
         "{preview}"
     );
@@ -257,12 +263,12 @@ async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_i
     assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.text);
     let path = format!("/api/v1/bulk/{}", begun.json()["id"].as_str().unwrap());
     eventually("the bulk retry has ended", async || {
-        server.read(&path).await["is_over"] == true
+        server.read(&path).await["state"] != "running"
     })
     .await;
     let over = server.read(&path).await;
     assert_eq!(
-        (&over["done"], &over["refused"]),
+        (&over["changed"], &over["refused"]),
         (&json!(250), &json!(0)),
         "{over}"
     );
@@ -279,9 +285,9 @@ async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_i
     // The API rejects a bulk action if its filter has no status, or a status that does not allow
     // the action.
     for wrong in [
-        json!({"act": "retry", "filter": {}}),
-        json!({"act": "retry", "filter": {"status": "done"}}),
-        json!({"act": "cancel", "filter": {"status": "failed"}}),
+        json!({"kind": "retry", "filter": {}}),
+        json!({"kind": "retry", "filter": {"status": "done"}}),
+        json!({"kind": "cancel", "filter": {"status": "failed"}}),
     ] {
         assert_eq!(
             server
@@ -298,15 +304,107 @@ async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_i
 async fn a_bulk_retry_that_an_operator_stops_leaves_the_remaining_instances_failed() {
     let server = TestServer::new().await;
     plant_failures(&server, 9_000).await;
-    let go = json!({"act": "retry", "filter": {"status": "failed"}, "expect": 9_000});
+    let go = json!({"kind": "retry", "filter": {"status": "failed"}, "expect": 9_000});
     let begun = server.post("/api/v1/bulk", &go.to_string()).await.json();
     let path = format!("/api/v1/bulk/{}", begun["id"].as_str().unwrap());
     server.post(&format!("{path}/stop"), "").await;
     eventually("the bulk retry has ended", async || {
-        server.read(&path).await["is_over"] == true
+        server.read(&path).await["state"] != "running"
     })
     .await;
     let over = server.read(&path).await;
-    assert!(over["done"].as_u64().unwrap() < 9_000, "{over}");
-    assert_eq!(over["is_stopped"], true);
+    assert!(over["changed"].as_u64().unwrap() < 9_000, "{over}");
+    assert_eq!(over["state"], "stopped");
+}
+
+#[tokio::test]
+async fn a_dashboard_that_starts_continues_a_bulk_action_that_a_stopped_dashboard_has_left() {
+    let client = Client::new(schema().await);
+    let server = TestServer {
+        router: Router::new(),
+        client: client.clone(),
+    };
+    plant_failures(&server, 12_000).await;
+    let operate = client.operate();
+    let new = NewBulkAction::new(
+        BulkKind::Retry,
+        BulkConditions::new(Status::Failed),
+        "ann",
+        "dashboard",
+    );
+    let id = operate.begin_bulk(new).await.unwrap().id;
+    let mut stopped = operate.bulk_runner(str::to_owned);
+    assert_eq!(stopped.take().await.unwrap(), Some(id));
+    assert!(stopped.run_page().await.unwrap());
+    drop(stopped);
+    server
+        .sql("update SCHEMA.bulk_actions set leased_until = statement_timestamp() - interval '1 s'")
+        .await;
+    let access = Access::tokens(OPERATOR, None).unwrap();
+    let router = gen_durable_dash::router(client.clone(), access, Options::new()).unwrap();
+    let server = TestServer { client, router };
+    eventually("the bulk action has ended", async || {
+        let bulk = server.client.inspect().bulk_action(id).await.unwrap();
+        bulk.is_some_and(|bulk| bulk.state == BulkState::Done)
+    })
+    .await;
+    // The number is above the limit of a preview.
+    let shown = &server.read("/api/v1/bulk").await["bulks"][0];
+    assert_eq!(
+        (&shown["changed"], &shown["examined"], &shown["share"]),
+        (&json!(12_000), &json!(12_000), &json!(1.0)),
+        "{shown}"
+    );
+    let many = json!({"kind": "cancel", "filter": {"status": "runnable"}});
+    let preview = server
+        .post("/api/v1/bulk/preview", &many.to_string())
+        .await
+        .json();
+    assert_eq!(
+        (&preview["count"], &preview["is_exact"]),
+        (&json!(10_000), &json!(false)),
+        "{preview}"
+    );
+}
+
+#[tokio::test]
+async fn a_bulk_discard_is_audited_by_the_name_of_the_operator_when_it_begins_and_when_it_ends() {
+    let server = TestServer::new().await;
+    plant_failures(&server, 4).await;
+    let go =
+        json!({"kind": "discard", "filter": {"status": "failed", "machine": "order"}, "expect": 4});
+    let begun = server.post("/api/v1/bulk", &go.to_string()).await;
+    assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.text);
+    eventually("the end is recorded", async || {
+        let acts = server.read("/api/v1/audit").await;
+        let is = |action: &str, subject: &str, outcome: &str| {
+            acts["acts"].as_array().unwrap().iter().any(|act| {
+                act["action"] == action
+                    && act["subject"] == subject
+                    && act["outcome"] == outcome
+                    && act["actor"] == "operator token"
+            })
+        };
+        is(
+            "bulk discard",
+            "status failed, machine order",
+            "bulk 1: 4 instances",
+        ) && is(
+            "bulk discard ended",
+            "bulk 1",
+            "4 changed, 0 refused, 4 examined",
+        )
+    })
+    .await;
+    let left = server.read("/api/v1/instances?status=cancelled").await;
+    assert_eq!(left["instances"].as_array().unwrap().len(), 4);
+    // A step that no live worker knows is accepted without a worker; without a machine it is not.
+    let wrong = json!({"kind": "retry", "filter": {"status": "failed"}, "step": "charge"});
+    assert_eq!(
+        server
+            .post("/api/v1/bulk/preview", &wrong.to_string())
+            .await
+            .status,
+        StatusCode::BAD_REQUEST
+    );
 }

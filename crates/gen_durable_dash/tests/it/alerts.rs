@@ -205,7 +205,7 @@ async fn the_audit_record_of_a_bulk_action_names_the_filter_and_the_error_group(
              select 'order', 'reserve', '{}', 'failed', statement_timestamp(), 'order ' || n || ' not found' from generate_series(1, 3) n",
         )
         .await;
-    let many = json!({"act": "retry", "filter": {"status": "failed", "machine": "order", "step": "reserve"},
+    let many = json!({"kind": "retry", "filter": {"status": "failed", "machine": "order", "step": "reserve"},
         "fingerprint": "order # not found", "expect": 3});
     let begun = server.post("/api/v1/bulk", &many.to_string()).await;
     assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.text);
@@ -215,7 +215,7 @@ async fn the_audit_record_of_a_bulk_action_names_the_filter_and_the_error_group(
             act["action"] == "bulk retry"
                 && act["subject"]
                     == "status failed, machine order, step reserve, error group order # not found"
-                && act["outcome"] == "3 instances"
+                && act["outcome"] == "bulk 1: 3 instances"
         })
     })
     .await;

@@ -44,6 +44,12 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         85_000,
     ),
     (
+        "queued instances by step",
+        include_str!("../../../gen_durable/src/store/sql/queued_counts.sql"),
+        "10001",
+        25_000,
+    ),
+    (
         "what waits",
         include_str!("../../../gen_durable/src/store/sql/backlog.sql"),
         "10001",
@@ -66,6 +72,24 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         include_str!("../../../gen_durable/src/store/sql/edges.sql"),
         "5000",
         30_000,
+    ),
+    (
+        "bulk actions",
+        include_str!("../../../gen_durable/src/store/sql/bulks.sql"),
+        "9000000000 50",
+        100,
+    ),
+    (
+        "a page of a bulk action by an index",
+        include_str!("../../../gen_durable/src/store/sql/bulk_page.sql"),
+        "1 5000 500",
+        25_000,
+    ),
+    (
+        "a page of a bulk action without an index",
+        include_str!("../../../gen_durable/src/store/sql/bulk_page.sql"),
+        "2 5000 500",
+        25_000,
     ),
     (
         "scopes of projections",
@@ -238,7 +262,11 @@ pub(crate) async fn load(server: &TestServer) {
          select 't' || g / 5, 'p' || g % 5, 1, case g % 2 when 0 then 'parked' else 'resolved' end, 'e',
              case g % 2 when 1 then statement_timestamp() end
          from generate_series(0, {rows}) g;
-         insert into SCHEMA.audit (actor, channel, action, subject) select 'w', 'v', 'a', 's' || g from generate_series(1, {rows}) g",
+         insert into SCHEMA.audit (actor, channel, action, subject) select 'w', 'v', 'a', 's' || g from generate_series(1, {rows}) g;
+         insert into SCHEMA.bulk_actions (action, status, machine, reason, actor, channel, expected, expected_is_exact, id_max, state, ended_at)
+         select case g when 1 then 'retry' else 'cancel' end, (case g when 1 then 'failed' else 'runnable' end)::SCHEMA.durable_status,
+             'm1', 'r', 'w', 'v', 0, false, 9000000000, 'stopped', statement_timestamp()
+         from generate_series(1, {rows}) g",
     ))
     .await;
 }

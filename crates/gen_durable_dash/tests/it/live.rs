@@ -106,7 +106,7 @@ async fn the_event_stream_sends_snapshots_that_contain_new_and_finished_instance
             && arrived == 51
             && waits
             && edge
-            && snapshot["minute"]["machines"]["note"] == 50
+            && snapshot["minute"]["machines"]["note"]["done"] == 50
         {
             assert!(snapshot["minute"]["p50"].as_f64().unwrap() > 0.0);
             assert_eq!(snapshot["workers"].as_array().unwrap().len(), 1);

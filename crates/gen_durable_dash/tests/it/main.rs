@@ -13,6 +13,7 @@ mod bounds_search;
 mod browser;
 mod lanes;
 mod live;
+mod numbers;
 mod openapi;
 mod projections;
 mod reads;

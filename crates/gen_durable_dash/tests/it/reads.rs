@@ -4,7 +4,7 @@
 use axum::http::StatusCode;
 use gen_durable::operate::UntypedInstance;
 use gen_durable_dash::{Access, Options};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{OPERATOR, Parcel, READER, Running, TestServer, eventually};
 
@@ -302,4 +302,32 @@ async fn a_search_by_key_finds_an_instance_older_than_the_rows_that_one_search_r
         .await
         .json();
     assert_eq!(ids(&found), [id.to_string()]);
+}
+
+/// A11: the instance is older than the newest 20,000, and its key is in no index any more.
+#[tokio::test]
+async fn a_search_finds_an_old_settled_instance_by_its_key_tenant_and_age() {
+    let server = TestServer::with(Access::only_local("me"), Options::new()).await;
+    server
+        .sql(
+            "insert into SCHEMA.instances (machine, step, state, status, settled_at, key, tenant, inserted_at)
+             select 'order', 's', '{}', 'done', statement_timestamp(), 'order-' || g, 't' || g,
+                 statement_timestamp() - (70000 - g) * interval '1 s'
+             from generate_series(1, 70000) g",
+        )
+        .await;
+    for search in [
+        "key=order-5",
+        "tenant=t5",
+        "older_than=69990&newer_than=90000",
+    ] {
+        let found = server.read(&format!("/api/v1/instances?{search}")).await;
+        assert!(ids(&found).contains(&"5".to_owned()), "{search}: {found}");
+    }
+    let none = server.read("/api/v1/instances?key=order-99999999").await;
+    assert_eq!(
+        (&none["instances"], &none["next"]),
+        (&json!([]), &Value::Null),
+        "{none}"
+    );
 }

@@ -3,6 +3,7 @@
 
 mod audit;
 mod basics;
+mod bulk;
 mod cancel_token;
 mod cancel_tree;
 mod children;

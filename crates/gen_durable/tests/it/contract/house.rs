@@ -19,7 +19,7 @@ const FUNCTION_LINES_MAX: usize = 90;
 /// SQL files that read the real clock, because they concern real time: leases, the time at which a
 /// queue was paused or a migration was installed, and the function `clock()`. All other SQL calls
 /// `clock()`, which a test can move.
-const REAL_CLOCK: [&str; 37] = [
+const REAL_CLOCK: [&str; 40] = [
     "schema/functions/_fleet.sql",            // compares leases
     "schema/functions/clock.sql",             // defines clock()
     "schema/functions/_claim_successors.sql", // writes when the lease of a claim ends
@@ -57,6 +57,9 @@ const REAL_CLOCK: [&str; 37] = [
     "store/sql/snapshots.sql", // measures the age of open transactions
     "store/sql/no_worker_for.sql",
     "store/sql/workers.sql",
+    "schema/functions/_apply_bulk_page.sql", // writes when the lease of a runner ends
+    "store/sql/bulk_take.sql",               // compares and writes leases of runners
+    "store/sql/bulks.sql",                   // compares leases of runners
 ];
 
 /// The only files of the library that start tasks or threads.
