@@ -166,6 +166,8 @@ async fn resume_and_disconnect(server: &TestServer) -> Value {
                 assert!(answer.status.is_server_error(), "the action did not wait: {answer:?}");
                 asked = Box::pin(server.post("/api/v1/queues/mail/resume", ""));
             }
+            // A transaction reads pg_stat_activity once, and keeps what it has read.
+            holder.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
             let waits =
                 "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%' || $1 || '%'";
             holder.query_one(waits, &[&schema]).await.unwrap().get::<_, i64>(0) > 0
