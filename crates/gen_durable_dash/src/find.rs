@@ -253,7 +253,7 @@ pub async fn find(
 }
 
 /// Searches for instances on behalf of a reader: compares only redacted error texts. Otherwise the
-/// number of matches would reveal redacted values, letter by letter.
+/// number of matches would reveal redacted values, one character at a time.
 pub(crate) async fn find_redacted(
     inspect: &Inspect,
     query: &InstancesQuery,

@@ -65,7 +65,7 @@ function Bulk({ kind, filter, fingerprint, steps, onDone, onClose }) {
       onDone?.();
       if (isHidden) onClose();
     };
-    // A failed read of the progress is shown, and repeated: the action itself goes on.
+    // A failed read of the progress is shown, and repeated: the action itself continues.
     const failed = (problem) => { setError(problem); setTries((count) => count + 1); };
     const timer = setTimeout(() => get(`bulk/${part(bulk.id)}`).then(update, failed), POLL_MS);
     return () => clearTimeout(timer);

@@ -282,12 +282,16 @@ async fn a_bulk_retry_needs_the_count_of_its_preview_and_retries_only_matching_i
         .map(|row| row["last_error"].as_str().unwrap())
         .collect();
     assert!(texts.iter().all(|text| *text == "bank away"), "{texts:?}");
-    // The API rejects a bulk action if its filter has no status, or a status that does not allow
-    // the action.
+    // The API rejects a bulk action if its filter has no status, a status that does not allow the
+    // action, or a condition that the bulk action would not compare.
     for wrong in [
         json!({"kind": "retry", "filter": {}}),
         json!({"kind": "retry", "filter": {"status": "done"}}),
         json!({"kind": "cancel", "filter": {"status": "failed"}}),
+        json!({"kind": "retry", "filter": {"status": "failed", "key_prefix": "a"}}),
+        json!({"kind": "retry", "filter": {"status": "failed", "lane": "a"}}),
+        json!({"kind": "retry", "filter": {"status": "failed", "partition": "a"}}),
+        json!({"kind": "retry", "filter": {"status": "failed", "error_group": "a"}}),
     ] {
         assert_eq!(
             server

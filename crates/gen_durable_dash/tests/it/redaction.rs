@@ -67,7 +67,7 @@ async fn no_route_shows_a_secret_in_the_form_of_a_url_json_a_header_or_a_sentenc
     }
 }
 
-/// A reader that could search the stored text would learn a redacted value letter by letter.
+/// A reader that could search the stored text would learn a redacted value character by character.
 #[tokio::test]
 async fn a_search_of_a_reader_by_error_text_compares_the_redacted_text() {
     let errors = [

@@ -71,7 +71,7 @@ async fn an_event_stream_ends_when_the_user_of_its_session_signs_out() {
         .ask("POST", "/api/v1/session/end", &headers, "")
         .await;
     assert_eq!(ended.status, StatusCode::OK);
-    // The stream of a session that goes on would send snapshots without an end.
+    // The stream of a session that continues would send snapshots without an end.
     while let Some(frame) = stream.frame().await {
         frame.unwrap();
     }
@@ -165,7 +165,7 @@ async fn many_sign_ins_with_the_reader_token_end_no_session_of_an_operator() {
     assert_eq!(session(&oldest).await, StatusCode::UNAUTHORIZED);
 }
 
-/// If a right token were accepted meanwhile, an attacker could go on guessing at full speed.
+/// If a right token were accepted meanwhile, an attacker could continue to guess at full speed.
 #[tokio::test]
 async fn after_too_many_wrong_tokens_an_address_waits_even_with_the_right_token() {
     let server = TestServer::new().await;

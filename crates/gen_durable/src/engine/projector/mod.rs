@@ -170,7 +170,8 @@ impl Rounds {
     }
 
     /// Returns whether a sweep is due. For an engine without projections that depends on its group,
-    /// which may have lost its first worker since the last sweep.
+    /// which may have lost its first worker since the last sweep; the loop runs at least once per
+    /// `RUNS_EVERY`, and asks again.
     fn is_sweep_due(&self, now: Instant) -> bool {
         let shared = self.no_readers.then(|| {
             // Any worker of the group can assign the positions.

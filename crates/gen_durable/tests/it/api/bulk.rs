@@ -60,6 +60,21 @@ async fn run_all(runner: &mut BulkRunner) {
     }
 }
 
+/// Locks the row of a bulk action, and returns the connection that holds the lock.
+async fn lock_bulk_action(lab: &Lab<()>, id: i64) -> Client {
+    let blocker = sql().await;
+    let lock = format!("begin; select from S.bulk_actions where id = {id} for update");
+    run(&blocker, lab, &lock).await;
+    blocker
+}
+
+/// Returns how many pages of bulk actions wait for a lock.
+async fn waiting_pages(client: &Client, lab: &Lab<()>) -> i64 {
+    let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
+         and query like '%_apply_bulk_page%' and query like '%S.%'";
+    number(client, lab, waits).await
+}
+
 /// Ends the leases of all bulk actions, as time does after the crash of a runner.
 async fn expire_leases(client: &Client, lab: &Lab<()>) {
     let expire = "update S.bulk_actions set leased_until = statement_timestamp() - interval '1 s'";
@@ -124,18 +139,10 @@ async fn another_runner_continues_a_bulk_action_whose_runner_crashed_and_changes
     assert_eq!(first.take().await.unwrap(), Some(id));
     assert!(first.run_page().await.unwrap());
     // The runner ends in the middle of its second page, which waits for the row of the bulk action.
-    let blocker = sql().await;
-    run(
-        &blocker,
-        &lab,
-        &format!("begin; select from S.bulk_actions where id = {id} for update"),
-    )
-    .await;
+    let blocker = lock_bulk_action(&lab, id).await;
     let crashing = tokio::spawn(async move { first.run_page().await });
     eventually("the second page waits", async || {
-        let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
-             and query like '%_apply_bulk_page%' and query like '%S.%'";
-        number(&client, &lab, waits).await == 1
+        waiting_pages(&client, &lab).await == 1
     })
     .await;
     crashing.abort();
@@ -169,18 +176,10 @@ async fn a_runner_whose_bulk_action_was_taken_by_another_runner_changes_nothing(
     let mut slow = runner(&lab);
     slow.take().await.unwrap();
     // The slow runner has read its page, and its write waits.
-    let blocker = sql().await;
-    run(
-        &blocker,
-        &lab,
-        &format!("begin; select from S.bulk_actions where id = {id} for update"),
-    )
-    .await;
+    let blocker = lock_bulk_action(&lab, id).await;
     let late = tokio::spawn(async move { (slow.run_page().await, slow) });
     eventually("the page of the slow runner waits", async || {
-        let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
-             and query like '%_apply_bulk_page%' and query like '%S.%'";
-        number(&client, &lab, waits).await == 1
+        waiting_pages(&client, &lab).await == 1
     })
     .await;
     // Meanwhile another runner takes the bulk action, and the first instances fail again.
@@ -229,18 +228,10 @@ async fn an_instance_that_failed_again_with_another_error_meanwhile_is_not_retri
     let id = begin(&lab, new).await;
     let mut late = runner(&lab);
     late.take().await.unwrap();
-    let blocker = sql().await;
-    run(
-        &blocker,
-        &lab,
-        &format!("begin; select from S.bulk_actions where id = {id} for update"),
-    )
-    .await;
+    let blocker = lock_bulk_action(&lab, id).await;
     let page = tokio::spawn(async move { late.run_page().await });
     eventually("the page waits", async || {
-        let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
-             and query like '%_apply_bulk_page%' and query like '%S.%'";
-        number(&client, &lab, waits).await == 1
+        waiting_pages(&client, &lab).await == 1
     })
     .await;
     run(
@@ -310,9 +301,7 @@ async fn a_bulk_action_waits_for_an_instance_that_another_transaction_has_locked
     waiting.take().await.unwrap();
     let rest = tokio::spawn(async move { while waiting.run_page().await.unwrap() {} });
     eventually("only the locked instance is left to wait for", async || {
-        let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
-             and query like '%_apply_bulk_page%' and query like '%S.%'";
-        read(&lab, id).await.changed == 6 && number(&client, &lab, waits).await == 1
+        read(&lab, id).await.changed == 6 && waiting_pages(&client, &lab).await == 1
     })
     .await;
     run(&blocker, &lab, "commit").await;

@@ -16,9 +16,8 @@ const LINES_MAX: usize = 500;
 /// lines.
 const FUNCTION_LINES_MAX: usize = 90;
 
-/// SQL files that read the real clock, because they concern real time: leases, the time at which a
-/// queue was paused or a migration was installed, and the function `clock()`. All other SQL calls
-/// `clock()`, which a test can move.
+/// SQL files that read the real clock: they concern leases, pauses of queues, migrations, or are
+/// `clock()` itself. All other SQL calls `clock()`, which a test can move.
 const REAL_CLOCK: [&str; 40] = [
     "schema/functions/_fleet.sql",            // compares leases
     "schema/functions/clock.sql",             // defines clock()
