@@ -57,8 +57,8 @@ pub struct Settings {
     /// (3; at least 2, because the first crash shows only that the worker had claimed the instance
     /// at that time). An operator's retry resets the count.
     pub crashes_max: u16,
-    /// How often an engine polls for runnable instances while it finds some (6 ms). Workers that
-    /// can claim the same instances share these polls: eight workers poll every 48 ms each, and no
+    /// How often an engine polls for runnable instances while it finds some (4 ms). Workers that
+    /// can claim the same instances share these polls: eight workers poll every 32 ms each, and no
     /// worker polls less often than every 100 ms while it finds some.
     pub busy_poll: Duration,
     /// How often an engine polls for runnable instances after a minute without any (1 s).
@@ -139,7 +139,7 @@ impl Default for Settings {
             heartbeat: 20 * SECOND,
             reap_every: 30 * SECOND,
             crashes_max: 3,
-            busy_poll: Duration::from_millis(6),
+            busy_poll: Duration::from_millis(4),
             idle_poll: SECOND,
             concurrency: 100,
             step_timeout: 5 * MINUTE,

@@ -415,14 +415,8 @@ impl Picker {
     /// group found work, then longer and longer.
     fn poll(&self, core: &Core) -> Duration {
         let settings = &core.settings;
-        // A worker alone also polls after its commits. The workers of a group do not, so together
-        // they poll a little more often.
-        let busy_poll = match core.fleet.size() {
-            1 => settings.busy_poll,
-            _ => settings.busy_poll * 2 / 3,
-        };
         let (pause, max) = match core.fleet.idle() {
-            idle if idle < BUSY_FOR => (busy_poll, SHARED_POLL_MAX),
+            idle if idle < BUSY_FOR => (settings.busy_poll, SHARED_POLL_MAX),
             idle if idle < CALM_AFTER => (CALM_POLL, settings.idle_poll),
             idle if idle < QUIET_AFTER => (QUIET_POLL, settings.idle_poll),
             _ => (settings.idle_poll, settings.idle_poll),
