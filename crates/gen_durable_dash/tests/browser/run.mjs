@@ -93,7 +93,7 @@ await step('a machine is drawn as a graph of its steps', async () => {
   await page.keyboard.press('m');
   await heading(page, 'Machines').waitFor();
   await page.locator('.graph .node', { hasText: 'pack' }).first().waitFor();
-  await page.locator('.graph .way').first().waitFor();
+  await page.locator('.graph .way.label').first().waitFor();
 });
 
 await step('instances are filtered, and the URL contains the filter', async () => {
@@ -406,8 +406,11 @@ await step('an instance leads to the next and the previous one of the list', asy
   const ids = await rows(page).locator('a.id').allTextContents();
   await rows(page).nth(1).locator('a.id').click();
   await heading(page, ids[1]).waitFor();
+  const next = page.getByRole('link', { name: /Next in the list/ });
+  await next.waitFor();
   await page.keyboard.press('j');
   await heading(page, ids[2]).waitFor();
+  await next.waitFor();
   await page.keyboard.press('k');
   await heading(page, ids[1]).waitFor();
   await page.getByRole('link', { name: /Previous in the list/ }).click();
