@@ -2,6 +2,8 @@
 -- `cargo run -p gen_durable --example baseline`.
 -- Runs in psql as it is; for a schema of another name, replace the name.
 
+drop function gen_durable._add_rollups;
+drop function gen_durable._add_counts;
 drop function gen_durable._scopes_behind;
 drop function gen_durable._run_swap;
 drop function gen_durable._run_open;
@@ -105,6 +107,9 @@ drop function gen_durable._knows_step;
 drop function gen_durable.key_scope;
 drop function gen_durable._require_read_committed;
 drop function gen_durable._is_read_committed;
+drop table gen_durable.rollup_lock;
+drop table gen_durable.rollup_writers;
+drop table gen_durable.rollups;
 drop table gen_durable.bulk_actions;
 drop table gen_durable.audit;
 drop table gen_durable.projection_run_failures;

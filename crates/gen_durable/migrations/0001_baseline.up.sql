@@ -372,7 +372,10 @@ create table gen_durable.workers (
     -- Whether the worker has room for instances and shares the polls of its group: see `_fleet`.
     polls            boolean not null default true,
     -- When the worker last found an instance, to about a second: see `_fleet`.
-    found_work_at    timestamptz not null default statement_timestamp()
+    found_work_at    timestamptz not null default statement_timestamp(),
+    version          text not null default '',       -- of gen_durable in the worker's build
+    connections_max  int not null default 0,         -- the most connections that the worker opens
+    draining         boolean not null default false  -- the worker stops: it claims no instances
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 
 -- schema/tables/queues.sql
@@ -792,6 +795,38 @@ create table gen_durable.bulk_actions (
 );
 -- Bulk actions that a runner has to execute.
 create index bulk_actions_open on gen_durable.bulk_actions (id) where ended_at is null;
+
+-- schema/tables/rollups.sql
+-- Rollups: step results counted by machine and queue, in buckets of a minute, ten minutes and an
+-- hour. Workers count in memory and add their counts every few seconds (see `_add_rollups`), so a
+-- commit of step results neither reads nor writes this table.
+create table gen_durable.rollups (
+    seconds    int not null,                         -- the length of the bucket: 60, 600 or 3600
+    bucket     timestamptz not null,                 -- the begin of the bucket
+    -- Both are empty in the row of all pairs beyond the limit of a bucket.
+    machine    text not null,
+    queue      text not null,
+    steps      bigint not null,                      -- committed results of steps
+    failures   bigint not null,                      -- of these, runs that failed
+    done       bigint not null,                      -- instances that became done by a step
+    failed     bigint not null,                      -- instances that became failed by a step
+    -- Histograms with the same classes (see `Rollup::BOUNDS_MS`): the time from the due time of an
+    -- instance to the begin of its step, for each claim; and the durations of the steps.
+    queue_time bigint[] not null,
+    duration   bigint[] not null,
+    primary key (seconds, bucket, machine, queue)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.1);
+
+-- The last batch of counts that each worker has added: see `_add_rollups`.
+create table gen_durable.rollup_writers (
+    worker_id uuid primary key,
+    batch     bigint not null,
+    added_at  timestamptz not null
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_scale_factor = 0.1);
+
+-- The rollup lock: a transaction that adds counts locks this row.
+create table gen_durable.rollup_lock (one boolean primary key default true check (one));
+insert into gen_durable.rollup_lock default values;
 
 -- schema/functions/_is_read_committed.sql
 -- Returns whether this transaction is at read committed, where every statement sees the rows that
@@ -5048,6 +5083,95 @@ begin
           end;
     end loop;
     return query select null::text, null::text, more;
+end $$;
+
+-- schema/functions/_add_counts.sql
+-- Adds two histograms class by class. The sum is one expression, so that Postgres inlines it.
+--   called by: _add_rollups
+--   index: none
+--   locks: nothing
+create function gen_durable._add_counts(p_left bigint[], p_right bigint[]) returns bigint[]
+    language sql immutable parallel safe
+    as 'select array[
+        p_left[1] + p_right[1], p_left[2] + p_right[2], p_left[3] + p_right[3], p_left[4] + p_right[4],
+        p_left[5] + p_right[5], p_left[6] + p_right[6], p_left[7] + p_right[7], p_left[8] + p_right[8],
+        p_left[9] + p_right[9], p_left[10] + p_right[10], p_left[11] + p_right[11], p_left[12] + p_right[12],
+        p_left[13] + p_right[13], p_left[14] + p_right[14], p_left[15] + p_right[15], p_left[16] + p_right[16],
+        p_left[17] + p_right[17], p_left[18] + p_right[18], p_left[19] + p_right[19], p_left[20] + p_right[20],
+        p_left[21] + p_right[21]]';
+
+-- schema/functions/_add_rollups.sql
+-- Adds a batch of counts of a worker to the rollups. Returns false, and adds nothing, if another
+-- transaction holds the rollup lock: the worker sends the batch again later.
+--   called by: store::rollup::add
+--   index: rollup_lock_pkey, rollup_writers_pkey, rollups_pkey
+--   locks: the rollup lock, skipped if another transaction holds it; then the worker's row in
+--   rollup_writers, and rows of rollups. Every transaction that writes these two tables holds the
+--   rollup lock, so none of them waits for another one.
+-- A worker numbers its batches. If the number of a batch is not above the last one that was added,
+-- the rollups have it already: the worker sends a batch again if the reply to it was lost (R-160).
+-- Element n of the arrays is one pair of a machine and a queue; the histograms of all pairs follow
+-- each other. A bucket has at most 100 pairs; further pairs share one row without names. The first
+-- batch of a bucket deletes rows past their retention.
+create function gen_durable._add_rollups(
+    p_worker uuid, p_batch bigint, p_age_seconds float8, p_machines text[], p_queues text[],
+    p_steps bigint[], p_failures bigint[], p_done bigint[], p_failed bigint[],
+    p_queue_time bigint[], p_duration bigint[]
+) returns boolean
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    pairs_max constant int := 100;
+    classes constant int := 21;
+    added constant timestamptz := gen_durable.clock();
+    kept record;
+    start timestamptz;
+    known int;
+    named boolean;
+begin
+    perform from gen_durable.rollup_lock where one for update skip locked;
+    if not found then
+        return false;
+    end if;
+    insert into gen_durable.rollup_writers as w (worker_id, batch, added_at) values (p_worker, p_batch, added)
+    on conflict (worker_id) do update set batch = excluded.batch, added_at = excluded.added_at
+    where w.batch < excluded.batch;
+    if not found then
+        return true;
+    end if;
+    for kept in select * from (values (60, interval '3 hours'), (600, interval '2 days'), (3600, interval '8 days')) as k(seconds, age)
+    loop
+        start := date_bin(make_interval(secs => kept.seconds), added - make_interval(secs => p_age_seconds), 'epoch');
+        select count(*) into known from gen_durable.rollups r where r.seconds = kept.seconds and r.bucket = start;
+        if known = 0 then
+            delete from gen_durable.rollups r
+            where r.seconds = kept.seconds and (r.bucket, r.machine, r.queue) in (
+                select o.bucket, o.machine, o.queue from gen_durable.rollups o
+                where o.seconds = kept.seconds and o.bucket < added - kept.age
+                order by o.bucket limit 500);
+            delete from gen_durable.rollup_writers w
+            where kept.seconds = 3600 and w.added_at < added - interval '1 day';
+        end if;
+        for n in 1 .. cardinality(p_machines) loop
+            named := known < pairs_max or exists (
+                select from gen_durable.rollups r
+                where r.seconds = kept.seconds and r.bucket = start and r.machine = p_machines[n] and r.queue = p_queues[n]);
+            insert into gen_durable.rollups as r (seconds, bucket, machine, queue, steps, failures, done, failed, queue_time, duration)
+            values (kept.seconds, start,
+                case when named then p_machines[n] else '' end, case when named then p_queues[n] else '' end,
+                p_steps[n], p_failures[n], p_done[n], p_failed[n],
+                p_queue_time[(n - 1) * classes + 1 : n * classes], p_duration[(n - 1) * classes + 1 : n * classes])
+            on conflict (seconds, bucket, machine, queue) do update
+            set steps = r.steps + excluded.steps, failures = r.failures + excluded.failures,
+                done = r.done + excluded.done, failed = r.failed + excluded.failed,
+                queue_time = gen_durable._add_counts(r.queue_time, excluded.queue_time),
+                duration = gen_durable._add_counts(r.duration, excluded.duration)
+            returning r.xmax = 0 into named;
+            known := known + named::int;
+        end loop;
+    end loop;
+    return true;
 end $$;
 
 -- schema/planner.sql

@@ -4,6 +4,8 @@
 //! [`Client::inspect`](crate::Client::inspect) returns [`Inspect`]. The types that its methods
 //! return implement [`serde::Serialize`].
 
+mod work;
+
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -33,6 +35,7 @@ pub use crate::{
         instance::{Count, Filter, Instance, Search, SearchHit, SearchPage},
         lane::{KeyCursor, LaneFilter, LaneInfo, LanePage, PartitionFilter, PartitionInfo},
         queue::{Backlog, NoWorkerFor, QueueInfo, WorkerInfo},
+        rollup::{Rollup, RollupPeriod, Rollups},
         server::{Snapshot, SnapshotKind, TableInfo},
         settled::{SettledCursor, SettledFilter, SettledPage},
         throughput::{Arrived, Estimate, FailureGroup, SettledCount},

@@ -153,6 +153,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             steps: Vec::new(),
             schedules: Vec::new(),
             projections: Vec::new(),
+            connections_max: 0,
         };
         Lab {
             app: Arc::new(app),
@@ -358,7 +359,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             drop(self.run(&row).await);
         }
         self.call(move |connection| async move {
-            lease::renew(&connection, &crashed, -1.0, false).await?;
+            lease::renew(&connection, &crashed, -1.0, false, false).await?;
             lease::reap(&connection, &crashed.id, 1, i16::MAX).await?;
             lease::release_expired(&connection, &crashed.id, 1).await?;
             lease::delete_expired_worker(&connection, &crashed.id).await

@@ -12,12 +12,12 @@ import { Machine, Machines } from './pages/machines.js';
 import { Instances } from './pages/instances.js';
 import { Instance } from './pages/instance.js';
 import { Failures } from './pages/failures.js';
-import { Queues } from './pages/queues.js';
+import { Queue, Queues } from './pages/queues.js';
 import { Lanes } from './pages/lanes.js';
 import { Timers } from './pages/timers.js';
 import { Schedule, Schedules } from './pages/schedules.js';
 import { Projections } from './pages/projections.js';
-import { Workers } from './pages/workers.js';
+import { Worker, Workers } from './pages/workers.js';
 import { Audit } from './pages/audit.js';
 import { BulkActions, BulkHost } from './pages/bulk.js';
 
@@ -28,12 +28,12 @@ const PAGES = [
   { path: 'machines', name: 'Machines', key: 'm', view: Machines, one: Machine },
   { path: 'instances', name: 'Instances', key: 'i', view: Instances, one: Instance },
   { path: 'failures', name: 'Failures', key: 'f', view: Failures, count: (live) => (live?.totals.failed ?? 0) + (live?.totals.stuck ?? 0), tone: 'bad' },
-  { path: 'queues', name: 'Queues', key: 'q', view: Queues, count: (live) => live?.queues.reduce((sum, queue) => sum + queue.due, 0) },
+  { path: 'queues', name: 'Queues', key: 'q', view: Queues, one: Queue, count: (live) => live?.queues.reduce((sum, queue) => sum + queue.due, 0) },
   { path: 'lanes', name: 'Lanes', key: 'l', view: Lanes, count: (live) => live?.findings?.lanes_blocked, tone: 'bad' },
   { path: 'timers', name: 'Timers', key: 't', view: Timers, count: (live) => live?.findings?.overdue, tone: 'bad' },
   { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.findings?.schedules_failing, tone: 'bad' },
   { path: 'projections', name: 'Projections', key: 'p', view: Projections, one: Projections },
-  { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length, isShown: (live) => live?.at, toneOf: (count) => (count ? '' : 'bad') },
+  { path: 'workers', name: 'Workers', key: 'w', view: Workers, one: Worker, count: (live) => live?.workers.filter((worker) => worker.alive).length, isShown: (live) => live?.at, toneOf: (count) => (count ? '' : 'bad') },
   { path: 'bulk', name: 'Bulk actions', key: 'b', view: BulkActions },
   { path: 'audit', name: 'Audit log', key: 'a', view: Audit },
 ];

@@ -34,7 +34,12 @@ const bridged = (values) => {
   return values.map((value) => { if (value !== null) last = value; return last; });
 };
 
-export function Chart({ label, from, step, lines, format, smooth = 1, bridge = false, unit = '' }) {
+// The times below a chart of minutes: each minute, but for the edges.
+const minutesOf = (second, index, count, step) => (second % 60 < step && index > 10 && index < count - 10 ? clock(second * 1000).slice(0, 5) : null);
+
+// `format` renders a value, and `tick` a value of the axis. `stamp` returns the text below the point
+// of a time, if it has one, and `when` the text for the point below the pointer.
+export function Chart({ label, from, step, lines, format, tick = format, smooth = 1, bridge = false, unit = '', stamp, when = (second) => clock(second * 1000).slice(0, 8) }) {
   const [at, setAt] = useState(null);
   const averaged = lines.map((line) => {
     const values = bridge ? bridged(line.values) : line.values;
@@ -50,10 +55,11 @@ export function Chart({ label, from, step, lines, format, smooth = 1, bridge = f
   const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
   const isEmpty = averaged.every((line) => line.shown.every((value) => !value));
   const ticks = isEmpty ? [0] : [0, top / 2, top];
-  const minutes = [];
+  const stamps = [];
   for (let index = 0; index < count; index += 1) {
     const second = from + index * step;
-    if (second % 60 < step && index > 10 && index < count - 10) minutes.push([index, second]);
+    const text = stamp ? index > 0 && index < count - 1 && stamp(second) : minutesOf(second, index, count, step);
+    if (text) stamps.push([index, text]);
   }
   const move = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -63,8 +69,8 @@ export function Chart({ label, from, step, lines, format, smooth = 1, bridge = f
   const pick = at !== null && at < count ? at : null;
   return html`<figure class="chart">
     <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label=${label} onPointerMove=${move} onPointerLeave=${() => setAt(null)}>
-      ${ticks.map((tick) => html`<g class="tick"><line x1=${LEFT} x2=${WIDTH - 4} y1=${y(tick)} y2=${y(tick)} /><text x=${LEFT - 6} y=${y(tick) + 3.5} text-anchor="end">${format(tick)}</text></g>`)}
-      ${minutes.map(([index, second]) => html`<text class="minute" x=${x(index)} y=${HEIGHT - 4} text-anchor="middle">${clock(second * 1000).slice(0, 5)}</text>`)}
+      ${ticks.map((value) => html`<g class="tick"><line x1=${LEFT} x2=${WIDTH - 4} y1=${y(value)} y2=${y(value)} /><text x=${LEFT - 6} y=${y(value) + 3.5} text-anchor="end">${tick(value)}</text></g>`)}
+      ${stamps.map(([index, text]) => html`<text class="minute" x=${x(index)} y=${HEIGHT - 4} text-anchor="middle">${text}</text>`)}
       ${averaged.map((line) => html`
         ${line.area && html`<path class=${`area ${line.tone}`} d=${`${path(line.shown, x, y)}L${x(count - 1)} ${y(0)}L${x(0)} ${y(0)}Z`} />`}
         <path class=${`line ${line.tone}`} d=${path(line.shown, x, y)} />`)}
@@ -75,7 +81,7 @@ export function Chart({ label, from, step, lines, format, smooth = 1, bridge = f
         const value = line.shown[pick ?? count - 1];
         return html`<span class="key"><i class=${line.tone}></i>${line.name} <b>${value === null || value === undefined ? '–' : format(value)}${unit}</b></span>`;
       })}
-      <span class="key when">${pick === null ? 'now' : clock((from + pick * step) * 1000).slice(0, 8)}</span>
+      <span class="key when">${pick === null ? 'now' : when(from + pick * step)}</span>
     </figcaption>
   </figure>`;
 }

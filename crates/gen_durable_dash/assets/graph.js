@@ -166,22 +166,25 @@ export function Graph({ machine, capped = [], sampled = false }) {
   const into = (step) => edges.filter((arc) => arc.to === step).reduce((sum, arc) => sum + arc.count, 0);
   const outOf = (step) => edges.filter((arc) => arc.from === step).reduce((sum, arc) => sum + arc.count, 0);
   const label = (arc) => (sampled ? `${Math.round((100 * arc.count) / outOf(arc.from))} %` : number(arc.count));
+  const curveOf = (arc) => curve(positions.get(arc.from), positions.get(arc.to), back.has(arc), BELOW.includes(arc.to));
   const standing = (status) => atLeast(Object.values(machine.steps).reduce((sum, counts) => sum + (counts[status] ?? 0), 0), capped.includes(status));
   const endCount = (status) => (status !== 'done' ? standing(status) : sampled ? '' : number(into('→done')));
   return html`<div class="graph" tabindex="0" role="region" aria-label=${`The steps of ${machine.name}`}>
     <svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${`Machine ${machine.name}`}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8Z" /></marker></defs>
       ${edges.map((arc) => {
-        const { d, mid, side } = curve(positions.get(arc.from), positions.get(arc.to), back.has(arc), BELOW.includes(arc.to));
-        const outcomes = [...arc.outcomes].filter((outcome) => !['next', 'done', 'fail'].includes(outcome)).join(', ');
-        return html`<g class=${`way ${arc.to === '→failed' ? 'is-bad' : ''}`}>
-          <path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (arc.count / most)} />
-          <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${label(arc)}${outcomes && ` · ${outcomes}`}</text>
-        </g>`;
+        const { d } = curveOf(arc);
+        return html`<g class=${`way ${arc.to === '→failed' ? 'is-bad' : ''}`}><path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (arc.count / most)} /></g>`;
       })}
       ${[...positions].map(([step, spot]) => (step.startsWith('→')
         ? html`<${End} name=${step.slice(1)} spot=${spot} count=${endCount(step.slice(1))} />`
         : html`<${Node} machine=${machine.name} step=${step} spot=${spot} capped=${capped} counts=${machine.steps[step] ?? {}} loop=${loops.get(step)} sampled=${sampled} />`))}
+      ${edges.map((arc) => {
+        // Labels are above the boxes: a long one would otherwise be hidden.
+        const { mid, side } = curveOf(arc);
+        const outcomes = [...arc.outcomes].filter((outcome) => !['next', 'done', 'fail'].includes(outcome)).join(', ');
+        return html`<g class="way label"><text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${label(arc)}${outcomes && ` · ${outcomes}`}</text></g>`;
+      })}
     </svg>
   </div>`;
 }

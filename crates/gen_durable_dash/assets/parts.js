@@ -8,7 +8,13 @@ import { link } from './route.js';
 
 export const Status = ({ status }) => html`<span class=${`status is-${status}`}>${statusName(status)}</span>`;
 
-export const Time = ({ at, now }) => html`<time datetime=${at} title=${isRelative() ? exact(at) : relative(at, now)}>${isRelative() || !at ? relative(at, now) : exact(at)}</time>`;
+// A time as the reader has chosen; the pointer shows the other form, and the time in ISO 8601.
+export const Time = ({ at, now }) => html`<time datetime=${at} title=${at ? `${isRelative() ? exact(at) : relative(at, now)} · ${at}` : ''}>${isRelative() || !at ? relative(at, now) : exact(at)}</time>`;
+
+const ISO = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
+
+// A sentence of the server: times in it are shown in the zone of the page.
+export const Sentence = ({ text }) => (text ?? '').split(ISO).map((piece, at) => (at % 2 ? html`<time datetime=${piece} title=${piece}>${exact(piece)}</time>` : piece));
 
 export const InstanceLink = ({ id }) => html`<a class="id" href=${link(`instances/${id}`)}>${id}</a>`;
 
@@ -27,7 +33,7 @@ export const Loading = ({ lines = 3 }) => html`<div class="loading" role="status
 
 // An error of a request. If rows of an earlier answer are still shown, `since` is the time of that
 // answer.
-export const ErrorNotice = ({ error, since }) => error && html`<p class="notice is-bad" role="alert">${error.message}${since && html` The rows below are from ${exact(since)}.`}${error.status === 401 && html` <button type="button" onClick=${() => location.reload()}>Sign in</button>`}</p>`;
+export const ErrorNotice = ({ error, since, what = 'The rows below are' }) => error && html`<p class="notice is-bad" role="alert">${error.message}${since && html` ${what} from ${exact(since)}.`}${error.status === 401 && html` <button type="button" onClick=${() => location.reload()}>Sign in</button>`}</p>`;
 
 // The state of a list that could not be read: it is not an empty list.
 export const Unreadable = ({ error }) => html`<div class="empty" role="alert"><p class="empty-title">This could not be read</p><p class="error-text">${error.message}</p>${error.status === 401 && html`<button type="button" onClick=${() => location.reload()}>Sign in</button>`}</div>`;
@@ -43,6 +49,27 @@ export const Table = ({ label, head, children }) => html`<div class="table-wrap"
   <table><thead><tr>${head.map((name) => html`<th scope="col" class=${name.startsWith('#') ? 'num' : ''}>${name.replace('#', '') || html`<span class="hidden">actions</span>`}</th>`)}</tr></thead>
   <tbody>${children}</tbody></table>
 </div>`;
+
+// A table of rows that are all loaded: a click on the head of a column sorts them, first descending.
+// Without a choice the rows have the order of the server.
+export function Sorted({ label, columns, rows, keyOf, rowClass = () => '' }) {
+  const [order, setOrder] = useState({ column: null, down: true });
+  const by = columns.find((column) => column.name === order.column)?.by;
+  const compare = (a, b) => (typeof a === 'number' && typeof b === 'number' ? a - b : String(a ?? '').localeCompare(String(b ?? '')));
+  const shown = by ? [...rows].sort((a, b) => (order.down ? -1 : 1) * compare(by(a), by(b))) : rows;
+  const choose = (name) => setOrder(order.column !== name ? { column: name, down: true } : order.down ? { column: name, down: false } : { column: null, down: true });
+  const isNumber = (column) => column.name.startsWith('#');
+  const head = (column) => {
+    const name = column.name.replace('#', '');
+    const is = order.column === column.name;
+    if (!column.by) return name || html`<span class="hidden">actions</span>`;
+    return html`<button type="button" class="sort" onClick=${() => choose(column.name)} title=${`Sort by ${name}`}>${name}<span aria-hidden="true">${is ? (order.down ? ' ↓' : ' ↑') : ''}</span></button>`;
+  };
+  return html`<div class="table-wrap" tabindex="0" role="region" aria-label=${label}>
+    <table><thead><tr>${columns.map((column) => html`<th scope="col" class=${isNumber(column) ? 'num' : ''} aria-sort=${order.column === column.name ? (order.down ? 'descending' : 'ascending') : undefined}>${head(column)}</th>`)}</tr></thead>
+    <tbody>${shown.map((row) => html`<tr key=${keyOf(row)} class=${rowClass(row)}>${columns.map((column) => html`<td class=${column.className?.(row) ?? (isNumber(column) ? 'num' : '')}>${column.cell(row)}</td>`)}</tr>`)}</tbody></table>
+  </div>`;
+}
 
 // A JSON value as a collapsible tree. Values from rows are always rendered as text, never as
 // markup.

@@ -32,6 +32,7 @@ static ASSETS: &[(&str, AssetKind, &str)] = assets![
     "graph.js" Script,
     "live.js" Script,
     "parts.js" Script,
+    "rollups.js" Script,
     "route.js" Script,
     "text.js" Script,
     "view.js" Script,

@@ -10,7 +10,7 @@ use axum::{
 
 use crate::{
     api::{
-        acts, audit, bulk, health, instance, instances, lanes, live, projections, queues,
+        acts, audit, bulk, health, instance, instances, lanes, live, projections, queues, rollups,
         schedules, session, timers,
     },
     assets,
@@ -108,6 +108,7 @@ pub(crate) fn all() -> Vec<Route> {
         get "/api/v1/overview" live::overview, doc("All live numbers").answers("Overview");
         get "/api/v1/live" live::live, doc("All live numbers as server-sent events, about one a second").events();
         get "/api/v1/series" live::series, doc("Arrivals, settled instances and latency over time").query(&["seconds", "step"]).answers("Series");
+        get "/api/v1/rollups" rollups::rollups, doc("Step results that workers counted in the last hour, day or week: counts are lower bounds, percentiles are upper bounds; see the operating guide").query(&["period", "machine", "queue"]).answers("Rollups");
         get "/api/v1/machines" live::machines, doc("Machines, their steps and the history between them").answers("Machines");
         get "/api/v1/machines/{name}" live::machine, doc("One machine").answers("Machine");
         get "/api/v1/failures" live::failures, doc("Failed and stuck instances, grouped by error").answers("Failures");
@@ -131,6 +132,7 @@ pub(crate) fn all() -> Vec<Route> {
         post "/api/v1/bulk/{id}/stop" bulk::stop, doc("Stop a bulk action; instances already processed stay as they are").answers("Bulk");
 
         get "/api/v1/queues" queues::queues, doc("Queues and their backlog").answers("Queues");
+        get "/api/v1/queues/{name}" queues::queue, doc("One queue, its retention and the live workers that serve it").answers("QueueDetails");
         post "/api/v1/queues/{name}/pause" queues::pause, doc("Pause a queue: its instances are not claimed until it is resumed").answers("Paused");
         post "/api/v1/queues/{name}/resume" queues::resume, doc("Resume a queue").answers("Paused");
         get "/api/v1/lanes" lanes::lanes, doc("Lanes, their heads, and why each head has not settled; `next` is the query of the next page").query(&["tenant", "prefix", "blocked", "after", "after_tenant", "limit"]).answers("Lanes");
@@ -148,6 +150,7 @@ pub(crate) fn all() -> Vec<Route> {
         post "/api/v1/schedules/{name}/run" schedules::run, doc("Run a schedule once now, even while it is paused").answers("ScheduleRun");
         post "/api/v1/schedules/{name}/set" schedules::set, doc("Override the cycle of a schedule until its cycle in code changes").body("NewCycle").answers("ScheduleSet");
         get "/api/v1/workers" queues::workers, doc("Workers and their leases").answers("Workers");
+        get "/api/v1/workers/{worker}" queues::worker, doc("One worker and the instances that it has claimed").answers("WorkerDetails");
         get "/api/v1/audit" audit::list, doc("The audit log, the newest first; `next` is the `before` of the next page").query(&["before", "limit"]).answers("Audit");
 
         get "/api/v1/projections" projections::list, doc("Projection progress by projection and tenant; `next` is the `after` of the next page").query(&["tenant", "after", "limit"]).answers("Projections");

@@ -20,5 +20,8 @@ create table gen_durable.workers (
     -- Whether the worker has room for instances and shares the polls of its group: see `_fleet`.
     polls            boolean not null default true,
     -- When the worker last found an instance, to about a second: see `_fleet`.
-    found_work_at    timestamptz not null default statement_timestamp()
+    found_work_at    timestamptz not null default statement_timestamp(),
+    version          text not null default '',       -- of gen_durable in the worker's build
+    connections_max  int not null default 0,         -- the most connections that the worker opens
+    draining         boolean not null default false  -- the worker stops: it claims no instances
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);

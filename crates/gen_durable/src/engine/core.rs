@@ -23,6 +23,7 @@ use super::{
     registry::Registry,
     release::Releases,
     results::{FinishedStep, Keyed, ResultQueue},
+    rollup::RollupCounts,
     schedules::RegisteredSchedules,
     stuck::Undecodable,
 };
@@ -90,6 +91,8 @@ pub(crate) struct Core {
     pub(crate) failures: Failures,
     /// Counts, for each instance, the runs of its step that met an outage of the database.
     pub(crate) outages: Outages,
+    /// The committed step results that the rollups in the database lack.
+    pub(crate) rollups: RollupCounts,
     /// The host's runtime, on which steps run.
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last finished a round. `Health::is_live` reads this time.
@@ -151,6 +154,7 @@ impl Core {
             phase: environment.phase.clone(),
             failures: Failures::default(),
             outages: Outages::default(),
+            rollups: RollupCounts::default(),
             steps,
             picked_at: Mutex::new(Instant::now()),
             unreachable: AtomicBool::new(false),
@@ -183,6 +187,7 @@ impl Core {
         let StepRun {
             mut result,
             outcome,
+            took,
             ..
         } = ran;
         let ahead = (outcome == HistoryOutcome::Next && may_continue).then(|| Claimed {
@@ -211,6 +216,7 @@ impl Core {
             run,
             queue,
             outcome,
+            took: (!took.is_zero()).then_some(took),
             unsure: false,
             ahead,
         }

@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{core::Core, lease, step_tx_commit};
+use super::{core::Core, lease, rollup, step_tx_commit};
 use crate::store::row::Claim;
 
 /// How long the shutdown of the engine tries to release claims while another transaction has locked
@@ -72,6 +72,7 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
             "the engine stops while a statement is unanswered: instances without a committed result run again when the lease expires"
         );
     }
+    rollup::stop(core).await;
     lease::leave(core).await;
     released
 }

@@ -69,8 +69,10 @@ pub(crate) async fn leave(core: &Core) {
 async fn renew(core: &Core, connection: &Connection) {
     loop {
         let sent = Instant::now();
-        let polls = core.fleet.polls(core.phase.is_draining());
-        let renewal = lease::renew(connection, &core.worker, core.lease_seconds(), polls);
+        let is_draining = core.phase.is_draining();
+        let polls = core.fleet.polls(is_draining);
+        let lease_seconds = core.lease_seconds();
+        let renewal = lease::renew(connection, &core.worker, lease_seconds, polls, is_draining);
         let pause = match renewal.await {
             Ok(()) => {
                 core.lease.renewed(sent);

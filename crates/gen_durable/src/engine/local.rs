@@ -48,12 +48,17 @@ pub(crate) struct HeldInstance {
     pub(crate) poisoned: u8,
     /// Since when the instance has been ready to begin its step.
     pub(crate) ready_at: Instant,
+    /// The time from the due time of the instance to the begin of its first step on this claim.
+    /// Until that step begins: the time to the claim.
+    pub(crate) waited: Option<Duration>,
 }
 
 impl HeldInstance {
     pub(crate) fn new(row: Claimed) -> HeldInstance {
         let now = Instant::now();
+        let waited = Duration::try_from(row.now.duration_since(row.eligible_at));
         HeldInstance {
+            waited: Some(waited.unwrap_or_default()),
             row: Arc::new(row),
             steps: 0,
             since: now,

@@ -26,6 +26,7 @@ pub(crate) mod projector;
 pub(crate) mod registry;
 mod release;
 mod results;
+mod rollup;
 mod running;
 pub(crate) mod schedules;
 mod spawn;

@@ -9,7 +9,9 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{core::Core, local::HeldInstance, results::FinishedStep, work::staff};
+use super::{
+    core::Core, local::HeldInstance, results::FinishedStep, rollup::CountedStep, work::staff,
+};
 use crate::{
     id::Status,
     model::step_result::Effects,
@@ -103,19 +105,22 @@ pub(super) fn apply_outcomes(
 ) {
     let mut ahead: Vec<Vec<HeldInstance>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let mut counted = Vec::with_capacity(batch.len());
     for ended in batch {
         let FinishedStep {
             result,
             run,
             queue,
             outcome,
+            took,
             ahead: next,
             unsure: _,
         } = ended;
         let found = committed(&result.claim);
         let ours = found.is_some();
         core.release_suspect(&run.row);
-        count(core, &run.row, if ours { outcome.name() } else { "stale" });
+        let machine = machine_name(core, &run.row);
+        count(machine, if ours { outcome.name() } else { "stale" });
         if !ours {
             tracing::info!(
                 instance.id = result.claim.id,
@@ -128,6 +133,14 @@ pub(super) fn apply_outcomes(
         }
         if ours {
             core.failures.settled(&run.row, &result);
+            counted.push(CountedStep {
+                machine,
+                queue,
+                outcome,
+                status: result.status,
+                waited: run.waited,
+                took,
+            });
         }
         if let (Some(effects), true) = (&result.effects, ours) {
             hint_new_instances(core, effects, run.row.now);
@@ -149,6 +162,7 @@ pub(super) fn apply_outcomes(
                     steps,
                     poison: None,
                     poisoned: 0,
+                    waited: None,
                     ..run
                 };
                 if let Some(runs) = ahead.get_mut(queue) {
@@ -162,13 +176,20 @@ pub(super) fn apply_outcomes(
             }
         }
     }
+    core.rollups.count(&counted);
     for (index, (runs, claims)) in ahead.into_iter().zip(gone).enumerate() {
-        if let Some(queue) = core.queue(index) {
-            queue.let_go(claims);
-        }
-        if !runs.is_empty() {
-            staff(core, index, runs);
-        }
+        continue_or_remove(core, index, runs, claims);
+    }
+}
+
+/// Starts the next steps of the instances of a queue that run ahead, and removes the instances that
+/// this process no longer holds.
+fn continue_or_remove(core: &Arc<Core>, index: usize, runs: Vec<HeldInstance>, gone: Vec<Claim>) {
+    if let Some(queue) = core.queue(index) {
+        queue.let_go(gone);
+    }
+    if !runs.is_empty() {
+        staff(core, index, runs);
     }
 }
 
@@ -207,11 +228,13 @@ fn hint_new_instances(core: &Core, effects: &Effects, from: Timestamp) {
     }
 }
 
-fn count(core: &Core, row: &Claimed, outcome: &'static str) {
-    let machine = core
-        .registry
+fn machine_name(core: &Core, row: &Claimed) -> &'static str {
+    core.registry
         .find(&row.machine, row.machine_version)
-        .map_or("unknown", |kind| kind.name());
+        .map_or("unknown", |kind| kind.name())
+}
+
+fn count(machine: &'static str, outcome: &'static str) {
     metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome)
         .increment(1);
 }

@@ -28,6 +28,8 @@ pub(crate) struct FinishedStep {
     pub(crate) run: HeldInstance,
     pub(crate) queue: usize,
     pub(crate) outcome: HistoryOutcome,
+    /// How long the step ran. `None`: no code of the step ran.
+    pub(crate) took: Option<Duration>,
     /// True if the committer sent this result and got no reply, so the result may be committed
     /// already.
     pub(crate) unsure: bool,

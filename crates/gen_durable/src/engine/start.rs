@@ -193,8 +193,9 @@ impl Engine {
             .await?
             .map_err(|fault| fault.into_error("read the settings of the server"))?;
         check_server(&server)?;
-        self.log_connections(&server);
-        let worker = self.worker(server.random_id);
+        let connections_max = self.connections_max();
+        log_connections(connections_max, &server);
+        let worker = self.worker(server.random_id, connections_max);
         let queues = self
             .queues
             .iter()
@@ -229,32 +230,18 @@ impl Engine {
         Ok(core)
     }
 
-    /// Logs how many connections this process may use, and warns if the server has too few.
-    fn log_connections(&self, server: &Server) {
+    /// Returns the largest number of connections that this process opens.
+    fn connections_max(&self) -> i32 {
         let projectors = if self.readers.is_empty() {
             0
         } else {
             self.settings.projection_concurrency
         };
         let connections = OWN_CONNECTIONS + CALLS_MAX + self.settings.transactions + projectors;
-        let free = server
-            .max_connections
-            .saturating_sub(server.used_connections);
-        tracing::info!(
-            connections,
-            max_connections = server.max_connections,
-            "this process uses at most {connections} connections"
-        );
-        if i32::try_from(connections).unwrap_or(i32::MAX) > free {
-            tracing::warn!(
-                connections,
-                free,
-                "the server has fewer free connections than this process may use: raise max_connections, or put a pooler in between"
-            );
-        }
+        i32::try_from(connections).unwrap_or(i32::MAX)
     }
 
-    fn worker(&self, id: String) -> Worker {
+    fn worker(&self, id: String, connections_max: i32) -> Worker {
         Worker {
             id,
             host: hostname(),
@@ -272,7 +259,27 @@ impl Engine {
                 .iter()
                 .map(|reader| reader.name().to_owned())
                 .collect(),
+            connections_max,
         }
+    }
+}
+
+/// Logs how many connections this process may use, and warns if the server has too few.
+fn log_connections(connections: i32, server: &Server) {
+    let free = server
+        .max_connections
+        .saturating_sub(server.used_connections);
+    tracing::info!(
+        connections,
+        max_connections = server.max_connections,
+        "this process uses at most {connections} connections"
+    );
+    if connections > free {
+        tracing::warn!(
+            connections,
+            free,
+            "the server has fewer free connections than this process may use: raise max_connections, or put a pooler in between"
+        );
     }
 }
 

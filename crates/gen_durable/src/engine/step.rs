@@ -73,6 +73,10 @@ pub(super) async fn run(
     }
     let machine = kind.name();
     let begun = Instant::now();
+    if run.poison.is_none() {
+        let ready = begun.saturating_duration_since(run.ready_at);
+        run.waited = run.waited.map(|waited| waited + ready);
+    }
     let running = decide(core, &kind, &row, run.poison.clone());
     let ran = match fence {
         None => running.await,

@@ -19,6 +19,7 @@ pub(crate) mod lane;
 pub(crate) mod migration;
 pub(crate) mod projection;
 pub(crate) mod queue;
+pub(crate) mod rollup;
 pub(crate) mod schedule;
 pub(crate) mod server;
 pub(crate) mod settled;

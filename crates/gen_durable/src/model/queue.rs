@@ -1,9 +1,11 @@
 //! Queues of instances, and the workers that serve them.
 
-use jiff::Timestamp;
-use serde::Serialize;
+use std::time::Duration;
 
-use super::json::serialize_with_methods;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use super::json::{seconds, serialize_with_methods};
 
 /// A queue of instances: its pause, its backlog, and the instances that wait in lanes or for
 /// partitions. `paused` is a further key when it serializes.
@@ -37,6 +39,21 @@ pub struct QueueInfo {
     /// The number of instances of this queue that wait for their partition. The query counts only
     /// the first 10,001 such instances of all queues together.
     pub partition_waiting: i64,
+    /// How long upkeep keeps done instances of this queue, if an engine has declared it. `None`:
+    /// the settings of the engine that deletes them apply. `Duration::MAX`: without limit. It
+    /// serializes as a number of seconds, or as `"infinity"`.
+    #[serde(rename = "retention_seconds", serialize_with = "kept")]
+    pub retention: Option<Duration>,
+    /// As `retention`, for failed and cancelled instances.
+    #[serde(rename = "failed_retention_seconds", serialize_with = "kept")]
+    pub failed_retention: Option<Duration>,
+}
+
+fn kept<S: Serializer>(kept: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match kept {
+        Some(Duration::MAX) => serializer.serialize_str("infinity"),
+        kept => seconds::optional(kept, serializer),
+    }
 }
 
 serialize_with_methods!(QueueInfo, { paused: bool = is_paused });
@@ -61,10 +78,26 @@ pub struct WorkerInfo {
     /// The steps that the worker knows, as `machine/version/step`. An entry `machine/version`
     /// stands for every step of that version.
     pub steps: Vec<String>,
+    /// The schedules that the worker can fire.
+    pub schedules: Vec<String>,
+    /// The projections for which the worker can execute runs.
+    pub projections: Vec<String>,
     pub started_at: Timestamp,
+    /// When the worker last renewed its lease.
+    pub renewed_at: Timestamp,
+    /// When the worker last found an instance to run, to about a second while its group has work.
+    pub found_work_at: Timestamp,
     pub lease_expires_at: Timestamp,
     /// Whether the lease of the worker is valid.
     pub alive: bool,
+    /// Whether the worker looks for instances: it has room for one, and is not draining.
+    pub polls: bool,
+    /// Whether the worker stops: it claims no more instances.
+    pub draining: bool,
+    /// The version of gen_durable in the build of the worker; empty if the build does not say it.
+    pub version: String,
+    /// The largest number of connections that the worker opens; 0 if its build does not say it.
+    pub connections_max: i32,
 }
 
 /// A group of instances that have not settled and that no live worker can run.

@@ -11,7 +11,7 @@ use super::{
     gather::fail_all,
     pool::Connections,
     pulse,
-    row::{named, parsed},
+    row::{named, only, parsed},
     sql,
 };
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     id::Status,
     model::{
         instance::{Count, Filter, Instance},
+        json::seconds,
         page_size,
         queue::{Backlog, NoWorkerFor, QueueInfo, WorkerInfo},
     },
@@ -33,6 +34,7 @@ sql!(SHOW, "show.sql", [INT8_ARRAY]);
 sql!(SETTLED, "settled.sql", [INT8_ARRAY]);
 sql!(COUNTS, "counts.sql", []);
 sql!(WORKERS, "workers.sql", []);
+sql!(CLAIMS, "worker_claims.sql", [TEXT, INT4]);
 sql!(NO_WORKER_FOR, "no_worker_for.sql", []);
 sql!(QUEUES, "queues.sql", []);
 sql!(SERVER, "server.sql", []);
@@ -108,9 +110,17 @@ pub(crate) async fn workers(connection: &Connection) -> Result<Vec<WorkerInfo>, 
             queues: named(row, "queues")?,
             machines: named(row, "machines")?,
             steps: named(row, "steps")?,
+            schedules: named(row, "schedules")?,
+            projections: named(row, "projections")?,
             started_at: named(row, "started_at")?,
+            renewed_at: named(row, "renewed_at")?,
+            found_work_at: named(row, "found_work_at")?,
             lease_expires_at: named(row, "lease_expires_at")?,
             alive: named(row, "alive")?,
+            polls: named(row, "polls")?,
+            draining: named(row, "draining")?,
+            version: named(row, "version")?,
+            connections_max: named(row, "connections_max")?,
         })
     };
     let rows = connection.query(&WORKERS, &[]).await?;
@@ -138,6 +148,8 @@ pub(crate) async fn queues(connection: &Connection) -> Result<Vec<QueueInfo>, Fa
                 executing: named(row, "executing")?,
                 queued: named(row, "queued")?,
                 partition_waiting: named(row, "partition_waiting")?,
+                retention: kept(row, "retention")?,
+                failed_retention: kept(row, "failed_retention")?,
                 ..queue(name, backlog)
             })
         })
@@ -165,8 +177,26 @@ fn queue(name: String, backlog: Option<Backlog>) -> QueueInfo {
         workers: own.map_or(0, |own| own.workers),
         queued: 0,
         partition_waiting: 0,
+        retention: None,
+        failed_retention: None,
         name,
     }
+}
+
+fn kept(row: &Row, name: &str) -> Result<Option<Duration>, Fault> {
+    Ok(named::<Option<f64>>(row, name)?.map(seconds::duration))
+}
+
+/// Returns the instances that a worker has claimed, at most `limit`.
+pub(crate) async fn claims(
+    connection: &Connection,
+    worker: &str,
+    limit: usize,
+) -> Result<Vec<Instance>, Fault> {
+    let limit = page_size(limit, 200);
+    let rows = connection.query(&CLAIMS, &[&worker, &limit]).await?;
+    let ids = rows.iter().map(only).collect::<Result<Vec<i64>, _>>()?;
+    many(connection, &ids).await
 }
 
 /// Returns the instances that have not settled and that no live worker can run, in groups.

@@ -12,7 +12,7 @@ use super::{
     sql,
 };
 
-sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL]);
+sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL, TEXT, INT4, BOOL]);
 sql!(RETIRE, "retire.sql", [TEXT]);
 sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
 sql!(GRANT_MISSING_LEASES, "grant_missing_leases.sql", [FLOAT8]);
@@ -38,6 +38,8 @@ pub(crate) struct Worker {
     pub(crate) schedules: Vec<String>,
     /// The projections for which this worker can execute runs.
     pub(crate) projections: Vec<String>,
+    /// The largest number of connections that this worker opens.
+    pub(crate) connections_max: i32,
 }
 
 impl Worker {
@@ -50,12 +52,13 @@ impl Worker {
 /// Renews the lease of a worker: inserts the worker's row in `workers` or updates it, even if the
 /// lease had expired. If the lease had expired, the statement sets `started_at` to now, because
 /// that column says since when the lease has been valid without a gap. `polls`: whether the worker
-/// has room for instances.
+/// has room for instances. `is_draining`: whether the worker stops.
 pub(crate) async fn renew(
     connection: &Connection,
     worker: &Worker,
     lease_seconds: f64,
     polls: bool,
+    is_draining: bool,
 ) -> Result<(), Fault> {
     let params: &[super::connection::Param<'_>] = &[
         &worker.id,
@@ -68,6 +71,9 @@ pub(crate) async fn renew(
         &worker.schedules,
         &worker.projections,
         &polls,
+        &env!("CARGO_PKG_VERSION"),
+        &worker.connections_max,
+        &is_draining,
     ];
     connection.query(&RENEW, params).await.map(drop)
 }

@@ -45,6 +45,7 @@ pub(crate) mod pulse;
 pub(crate) mod queue;
 pub(crate) mod redrive;
 pub(crate) mod resolve;
+pub(crate) mod rollup;
 pub(crate) mod row;
 pub(crate) mod runs;
 pub(crate) mod schedule;

@@ -1,12 +1,13 @@
 // One instance: its status and the reason for it, its history, state, data, result, children,
 // timers and inbox.
 
-import { html, useState } from '../view.js';
+import { html, useEffect, useState } from '../view.js';
 import { part } from '../api.js';
 import { useFetch } from '../live.js';
-import { Empty, InstanceLink, Json, Loading, Panel, Status, Table, Time, ErrorNotice } from '../parts.js';
-import { link } from '../route.js';
+import { Empty, InstanceLink, Json, Loading, Panel, Sentence, Status, Table, Time, ErrorNotice } from '../parts.js';
+import { go, link } from '../route.js';
 import { clock, entry, exact, number, span, statusName } from '../text.js';
+import { neighbours } from './instances.js';
 import { TimerRows } from './timers.js';
 import { CancelButton, RetryButton, SignalButton } from './acts.js';
 
@@ -30,7 +31,7 @@ export function Instance({ one, live, mayAct }) {
   const reload = () => { instance.reload(); };
   const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === row.machine)?.steps ?? {});
   return html`
-    <p class="crumbs"><a href=${link('instances')}>Instances</a>${row.ancestors.slice().reverse().map((above) => html` › <${InstanceLink} id=${above.id} /> ${above.machine}`)}</p>
+    <p class="crumbs"><a href=${link('instances')}>Instances</a>${row.ancestors.slice().reverse().map((above) => html` › <${InstanceLink} id=${above.id} /> ${above.machine}`)}<${Neighbours} one=${one} /></p>
     <div class="head"><h1><span class="id">${row.id}</span> <a class="plain" href=${link(`machines/${part(row.machine)}`)}>${row.machine}</a> <${Status} status=${row.status} /></h1>
       ${mayAct && html`<div class="row">
         ${RETRYABLE.includes(row.status) && html`<${RetryButton} row=${row} steps=${steps} onDone=${reload} />`}
@@ -49,11 +50,27 @@ export function Instance({ one, live, mayAct }) {
       <div>
         <${Panel} title="Facts"><${Facts} row=${row} now=${now} /><//>
         ${row.payloads_hidden ? html`<${Panel} title="State"><${Empty} title="Hidden">This token may not see states, results and payloads.<//><//>` : html`
-          ${row.result !== null && html`<${Panel} title="Result"><div class="json"><${Json} value=${row.result} /></div><//>`}
-          ${row.data !== null && html`<${Panel} title=${`Data of ${row.step}`}><div class="json"><${Json} value=${row.data} /></div><//>`}
+          ${row.result !== null && html`<${Panel} title="Output" aside="the result of the instance"><div class="json"><${Json} value=${row.result} /></div><//>`}
+          ${row.data !== null && html`<${Panel} title=${`Input of ${row.step}`} aside="of the current step"><div class="json"><${Json} value=${row.data} /></div><//>`}
           <${Panel} title="State"><div class="json"><${Json} value=${row.state} /></div><//>`}
       </div>
     </div>`;
+}
+
+// Links to the instances before and after this one in the list that was last shown, also by the keys
+// k and j.
+function Neighbours({ one }) {
+  const { before, after } = neighbours(one);
+  useEffect(() => {
+    const press = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.('input, textarea, select, dialog')) return;
+      if (event.key === 'k' && before) go(`instances/${before}`);
+      if (event.key === 'j' && after) go(`instances/${after}`);
+    };
+    addEventListener('keydown', press);
+    return () => removeEventListener('keydown', press);
+  }, [before, after]);
+  return (before || after) && html`<span class="neighbours">${before && html`<a href=${link(`instances/${before}`)} title="k">← Previous in the list</a>`} ${after && html`<a href=${link(`instances/${after}`)} title="j">Next in the list →</a>`}</span>`;
 }
 
 function Why({ path, moved, row }) {
@@ -65,7 +82,7 @@ function Why({ path, moved, row }) {
   return html`<section class=${`why ${tone}`} aria-label="Why it is not running">
     <h2>${settled ? 'Why it finished' : row.status === 'executing' ? 'Running' : 'Why it is not running'}</h2>
     ${!data ? html`<p class="faint">Loading…</p>` : !first ? html`<p>Nothing blocks it: the next pick of a worker claims it.</p>`
-      : html`<p>${first.text}</p>${data.blockers.slice(1).map((other) => html`<p class="faint">Also: ${other.text}</p>`)}`}
+      : html`<p><${Sentence} text=${first.text} /></p>${data.blockers.slice(1).map((other) => html`<p class="faint">Also: <${Sentence} text=${other.text} /></p>`)}`}
     ${row.last_error && first?.kind !== 'settled' && html`<p class="error-text">Last error: ${row.last_error}</p>`}
   </section>`;
 }
@@ -101,7 +118,8 @@ function History({ path, moved, row, now }) {
       </li>`)}
       ${!SETTLED.includes(row.status) && html`<li class=${`is-now is-${row.status}`}><span class="when">now</span><span class="mark"></span><div class="what"><b>${row.step}</b> <span class="outcome">${statusName(row.status)}</span></div></li>`}
     </ol>
-    ${lines.length === 0 && html`<p class="faint">No history is recorded yet. Jobs record only failures by default.</p>`}`;
+    ${lines.length === 0 && html`<p class="faint">No history is recorded yet. Jobs record only failures by default.</p>`}
+    <p class="foot">The history has steps, outcomes, durations and errors, and the names of the signals that ended waits. It does not have the inputs of earlier steps or the payloads of consumed signals.</p>`;
 }
 
 // Returns the last value while the page fetches the next one.

@@ -13,8 +13,18 @@ const STATUSES = ['runnable', 'executing', 'awaiting_signal', 'awaiting_children
 const AGES = [['', 'any age'], ['300', 'last 5 min'], ['3600', 'last hour'], ['86400', 'last day'], ['604800', 'last week']];
 const EVERY = 3000;
 
+// The ids of the list that was last shown.
+let listed = [];
+
+// Returns the ids before and after an instance in that list.
+export function neighbours(id) {
+  const at = listed.indexOf(id);
+  return at < 0 ? {} : { before: listed[at - 1], after: listed[at + 1] };
+}
+
 export function Instances({ query, live, mayAct }) {
   const pages = useList('instances', 'instances', query, EVERY);
+  if (pages.rows) listed = pages.rows.map((row) => row.id);
   const load = pages.reload;
   const change = (name) => (event) => refine('instances', { ...query, [name]: event.target.value });
   const machines = (live.data?.machines ?? []).map((machine) => machine.name);

@@ -4,7 +4,7 @@
 import { html, useState } from '../view.js';
 import { post } from '../api.js';
 import { useList } from '../live.js';
-import { Empty, Field, FormDialog, InstanceLink, Loading, Panel, Status, Table, ErrorNotice, Typed, Unreadable, toast } from '../parts.js';
+import { Empty, Field, FormDialog, InstanceLink, Loading, Panel, Sentence, Status, Table, ErrorNotice, Typed, Unreadable, toast } from '../parts.js';
 import { link, refine } from '../route.js';
 import { counted, exact, number, plural, since } from '../text.js';
 
@@ -68,7 +68,7 @@ const named = (one) => html`${one.key}${one.tenant && html` <small>of ${one.tena
 const head = (row, now, noHolder) => (row ? html`
   <td><${InstanceLink} id=${row.id} /> ${row.machine} <small>${row.step}</small></td><td><${Status} status=${row.status} /></td>
   <td title=${`enqueued ${exact(row.inserted_at)}, changed ${exact(row.updated_at)}`}>${since(row.inserted_at, now)}</td>
-  <td class="why-cell">${row.status === 'failed' && row.last_error ? html`<span class="error-text">${row.last_error}</span>` : row.reason}</td>`
+  <td class="why-cell">${row.status === 'failed' && row.last_error ? html`<span class="error-text">${row.last_error}</span>` : html`<${Sentence} text=${row.reason} />`}</td>`
   : html`<td><span class="faint">–</span></td><td></td><td></td><td class="why-cell">${noHolder}</td>`);
 
 const ACTS = {

@@ -4,6 +4,7 @@ import { html } from '../view.js';
 import { Graph, stepTimes, stepsInOrder } from '../graph.js';
 import { Empty, Loading, Panel, Table } from '../parts.js';
 import { link } from '../route.js';
+import { Periods, RollupCharts, periodOf } from '../rollups.js';
 import { atLeast, number, plural, statusName } from '../text.js';
 
 const about = (machine, live) => [
@@ -25,16 +26,19 @@ export function Machines({ live }) {
     <//>`)}`;
 }
 
-export function Machine({ one, live }) {
+export function Machine({ one, query, live }) {
+  const period = periodOf(query, 'hour');
+  const charts = html`<div class="row end"><${Periods} path=${`machines/${encodeURIComponent(one)}`} query=${query} period=${period} /></div><${RollupCharts} period=${period} machine=${one} />`;
   if (!live.data?.at) return html`<h1>${one}</h1><${Loading} lines=${8} />`;
   const machine = live.data.machines.find((known) => known.name === one);
-  if (!machine) return html`<h1>${one}</h1><${Empty} title="Unknown machine">No live worker registers it, and it has no instances that are running or waiting. <a href=${link('instances', { machine: one })}>Search all instances</a><//>`;
+  if (!machine) return html`<h1>${one}</h1><${Empty} title="Unknown machine">No live worker registers it, and it has no instances that are running or waiting. <a href=${link('instances', { machine: one })}>Search all instances</a><//>${charts}`;
   const times = stepTimes(machine);
   const statuses = ['executing', 'runnable', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck', 'failed', 'cancelled'];
   return html`<p class="crumbs"><a href=${link('machines')}>Machines</a></p>
     <h1>${machine.name}</h1>
     <p class="sub">${about(machine, live)}. ${ways(live)}</p>
     <${Panel}>${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} capped=${live.data.capped} sampled=${live.data.edges_sampled} />${unrecorded(machine)}` : html`<${Empty} title=${machine.settled_last_minute ? 'No step is known' : 'No instance has run yet'} />`}<//>
+    ${charts}
     <${Panel} title="Steps" aside=${html`<a href=${link('instances', { machine: one })}>all instances</a>`}>
       <${Table} label="Steps" head=${['step', ...statuses.map((status) => `#${statusName(status)}`), '#runs', '#average']}>
         ${stepsInOrder(machine).map((step) => [step, machine.steps[step]]).map(([step, counts]) => html`<tr><td><a href=${link('instances', { machine: one, step })}>${step}</a></td>

@@ -4,9 +4,10 @@ import { html } from '../view.js';
 import { Chart } from '../chart.js';
 import { Empty, Loading, Panel, Table, Tile, Time } from '../parts.js';
 import { link } from '../route.js';
+import { Periods, RollupCharts, periodOf } from '../rollups.js';
 import { atLeast, bytes, counted, number, plural, rate, since, span, statusName } from '../text.js';
 
-export function Overview({ live }) {
+export function Overview({ live, query }) {
   const { data, now } = live;
   if (!data?.at) return html`<h1>Overview</h1><${Loading} lines=${8} />`;
   const { minute, chart, totals } = data;
@@ -19,6 +20,7 @@ export function Overview({ live }) {
   const waits = WAITS.reduce((sum, one) => sum + one.count, 0);
   const most = [...WAITS].sort((a, b) => b.count - a.count)[0];
   const failed = (totals.failed ?? 0) + (totals.stuck ?? 0);
+  const period = periodOf(query, '5m');
   return html`
     <h1>Overview</h1>
     <${Alerts} alerts=${data.alerts} />
@@ -30,16 +32,8 @@ export function Overview({ live }) {
       <${Tile} label="Waiting" value=${atLeast(waits, WAITS.some((one) => data.capped.includes(one.status)))} note=${WAITS.filter((one) => one.count).map((one) => `${counted(one.count)} ${one.what}`).join(', ') || 'for a signal, for children or in lanes'} href=${link('instances', { status: most.status })} />
       <${Tile} label="Failed" value=${counted(failed)} note=${failed ? 'see the errors' : 'no failures'} tone=${failed ? 'is-bad' : ''} href=${link('failures')} />
     </div>
-    <div class="two">
-      <${Panel} title="Throughput" aside="per second">
-        <${Chart} label="Instances that arrived, were done and failed, per second" from=${chart.from} step=${chart.step} smooth=${5} format=${(value) => rate(value)} unit="/s"
-          lines=${[{ name: 'arrived', tone: 'c-arrived', values: chart.arrived }, { name: 'done', tone: 'c-done', values: chart.done, area: true }, { name: 'failed', tone: 'c-failed', values: chart.failed }]} />
-      <//>
-      <${Panel} title="Time to finish" aside="of all machines, from enqueue to done or failed">
-        <${Chart} label="Time of instances from enqueue to finish" from=${chart.from} step=${chart.step} smooth=${5} bridge format=${span}
-          lines=${[{ name: 'p50', tone: 'c-p50', values: chart.p50 }, { name: 'p95', tone: 'c-p95', values: chart.p95 }, { name: 'p99', tone: 'c-p99', values: chart.p99 }]} />
-      <//>
-    </div>
+    <div class="row end"><${Periods} path="" query=${query} period=${period} /></div>
+    ${period === '5m' ? html`<${LiveCharts} chart=${chart} />` : html`<${RollupCharts} period=${period} />`}
     <div class="two">
       <${Panel} title="Queues" aside=${html`<a href=${link('queues')}>all</a>`}>
         ${data.queues.length ? html`<${Backlog} queues=${data.queues} now=${now} />` : html`<${Empty} title="No queues yet">A queue appears when a worker serves it or an instance waits in it.<//>`}
@@ -64,6 +58,18 @@ export function Overview({ live }) {
     <//>
     <p class="foot">About ${number(data.instances)} instances are stored, using ${bytes(data.bytes)}.</p>`;
 }
+
+// The last five minutes, second by second, as this dashboard has read them.
+const LiveCharts = ({ chart }) => html`<div class="two">
+      <${Panel} title="Throughput" aside="per second">
+        <${Chart} label="Instances that arrived, were done and failed, per second" from=${chart.from} step=${chart.step} smooth=${5} format=${(value) => rate(value)} unit="/s"
+          lines=${[{ name: 'arrived', tone: 'c-arrived', values: chart.arrived }, { name: 'done', tone: 'c-done', values: chart.done, area: true }, { name: 'failed', tone: 'c-failed', values: chart.failed }]} />
+      <//>
+      <${Panel} title="Time to finish" aside="of all machines, from enqueue to done or failed">
+        <${Chart} label="Time of instances from enqueue to finish" from=${chart.from} step=${chart.step} smooth=${5} bridge format=${span}
+          lines=${[{ name: 'p50', tone: 'c-p50', values: chart.p50 }, { name: 'p95', tone: 'c-p95', values: chart.p95 }, { name: 'p99', tone: 'c-p99', values: chart.p99 }]} />
+      <//>
+    </div>`;
 
 // Everything that an operator should look at, as `durable doctor` reports it.
 const Alerts = ({ alerts }) => alerts.length > 0 && html`<ul class="alerts" aria-label="Findings">${alerts.map((alert) => html`<li key=${alert.code + alert.text} class=${`is-${alert.severity}`}><a href=${link(alert.page)}>${alert.text}</a></li>`)}</ul>`;

@@ -11,6 +11,7 @@ pub(crate) mod lanes;
 pub(crate) mod live;
 pub(crate) mod projections;
 pub(crate) mod queues;
+pub(crate) mod rollups;
 pub(crate) mod schedules;
 pub(crate) mod session;
 pub(crate) mod timers;

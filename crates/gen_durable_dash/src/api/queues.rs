@@ -1,17 +1,42 @@
 //! The HTTP handlers of queues and workers.
 
 use axum::{Extension, Json, extract::State};
+use gen_durable::{inspect::Instance, schedule::Timestamp};
 use serde_json::{Value, json};
 
+use super::json as shown;
 use crate::{
     access::Caller,
-    problem::{Answer, At, with_causes},
+    problem::{Answer, At, Problem, with_causes},
     shared::Shared,
 };
+
+/// The largest number of claims of a worker in a response.
+const CLAIMS_MAX: usize = 200;
 
 pub(crate) async fn queues(State(shared): State<Shared>) -> Answer<Json<Value>> {
     let queues = shared.inspect().queues().await?;
     Ok(Json(json!({"queues": queues})))
+}
+
+pub(crate) async fn queue(
+    State(shared): State<Shared>,
+    At(name): At<String>,
+) -> Answer<Json<Value>> {
+    let queues = shared.inspect().queues().await?;
+    let queue = queues.into_iter().find(|queue| queue.name == name);
+    let queue = queue.ok_or_else(|| {
+        Problem::not_found(format!(
+            "queue {name:?} is unknown: no worker serves it, no instance waits or runs in it, and it has no settings"
+        ))
+    })?;
+    let workers = shared.inspect().workers().await?;
+    let serving: Vec<Value> = workers
+        .iter()
+        .filter(|worker| worker.alive && worker.queues.contains(&name))
+        .map(|worker| json!({"id": worker.id, "host": worker.host, "pid": worker.pid, "draining": worker.draining}))
+        .collect();
+    Ok(Json(json!({"queue": queue, "workers": serving})))
 }
 
 pub(crate) async fn pause(
@@ -54,4 +79,31 @@ pub(crate) fn said<T>(went: &Result<T, gen_durable::Error>, well: &str) -> Resul
 pub(crate) async fn workers(State(shared): State<Shared>) -> Answer<Json<Value>> {
     let workers = shared.inspect().workers().await?;
     Ok(Json(json!({"workers": workers})))
+}
+
+pub(crate) async fn worker(
+    State(shared): State<Shared>,
+    At(id): At<String>,
+) -> Answer<Json<Value>> {
+    let workers = shared.inspect().workers().await?;
+    let worker = workers.into_iter().find(|worker| worker.id == id);
+    let worker = worker.ok_or_else(|| {
+        Problem::not_found(format!(
+            "worker {id:?} is unknown: it has stopped, or another worker has taken its instances after its lease expired"
+        ))
+    })?;
+    let claims = shared.inspect().claims(&worker.id, CLAIMS_MAX).await?;
+    let claims: Vec<Value> = claims.iter().map(claim).collect();
+    Ok(Json(
+        json!({"worker": worker, "claims": claims, "claims_max": CLAIMS_MAX, "at": Timestamp::now().to_string()}),
+    ))
+}
+
+/// Returns the columns of a claimed instance that contain neither payloads nor keys.
+fn claim(row: &Instance) -> Value {
+    json!({
+        "id": row.id.to_string(), "machine": row.machine, "version": row.version, "step": row.step,
+        "status": row.status.name(), "queue": row.queue, "attempt": row.attempt,
+        "changed_at": shown::time(Some(row.updated_at)),
+    })
 }

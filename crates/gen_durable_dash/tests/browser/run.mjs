@@ -69,7 +69,7 @@ async function step(name, act) {
 const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
-const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'projections', 'projections/till?tenant=acme', 'lanes', 'lanes?of=partitions', 'timers', 'schedules', 'schedules/hourly', 'workers', 'audit'];
+const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'queues/default', '?period=hour', 'machines/parcel?period=day', 'projections', 'projections/till?tenant=acme', 'lanes', 'lanes?of=partitions', 'timers', 'schedules', 'schedules/hourly', 'workers', 'audit'];
 const page = await open(address);
 
 await step('the page loads and shows that it is live', async () => {
@@ -93,7 +93,7 @@ await step('a machine is drawn as a graph of its steps', async () => {
   await page.keyboard.press('m');
   await heading(page, 'Machines').waitFor();
   await page.locator('.graph .node', { hasText: 'pack' }).first().waitFor();
-  await page.locator('.graph .way').first().waitFor();
+  await page.locator('.graph .way.label').first().waitFor();
 });
 
 await step('instances are filtered, and the URL contains the filter', async () => {
@@ -351,6 +351,93 @@ await step('a schedule is paused, run now, changed and resumed', async () => {
   await page.getByText('Asia/Tokyo', { exact: false }).first().waitFor();
 });
 
+await step('charts of an hour, a day and a week show what workers counted', async () => {
+  await visit(page, address, '');
+  await page.getByRole('group', { name: 'Period' }).getByRole('button', { name: 'Hour' }).click();
+  await page.getByRole('heading', { name: 'Time in queue' }).waitFor();
+  assert.match(page.url(), /period=hour/);
+  const table = page.getByRole('region', { name: 'Step results by machine and queue' });
+  await table.getByRole('link', { name: 'parcel' }).waitFor();
+  await table.getByRole('button', { name: 'steps' }).click();
+  await table.locator('th[aria-sort="descending"]', { hasText: 'steps' }).waitFor();
+  const steps = async () => (await table.locator('tbody tr td:nth-child(3)').allTextContents()).map((text) => Number(text.replaceAll(',', '')));
+  const down = await steps();
+  assert.deepEqual(down, [...down].sort((a, b) => b - a));
+  await table.getByRole('button', { name: 'steps' }).click();
+  await table.locator('th[aria-sort="ascending"]', { hasText: 'steps' }).waitFor();
+  const up = await steps();
+  assert.deepEqual(up, [...up].sort((a, b) => a - b));
+  await page.reload();
+  await page.getByRole('button', { name: 'Hour', pressed: true }).waitFor();
+  for (const name of ['Day', 'Week', '5 min']) {
+    await page.getByRole('button', { name, exact: true }).click();
+    await page.getByRole('button', { name, exact: true, pressed: true }).waitFor();
+    await loaded(page);
+  }
+});
+
+await step('a queue and a worker have pages of their own', async () => {
+  await visit(page, address, 'queues');
+  await rows(page).getByRole('link', { name: 'default', exact: true }).click();
+  await heading(page, 'default').waitFor();
+  await page.getByText('Keeps done instances').waitFor();
+  await page.getByRole('heading', { name: 'Step duration' }).waitFor();
+  await page.locator('.plain-list a').first().click();
+  await page.getByRole('heading', { name: 'Claims' }).waitFor();
+  await page.getByText(/^at most \d+$/).waitFor();
+  PAGES.push(decodeURIComponent(new URL(page.url()).hash.slice(2)));
+  for (const width of [1400, 1024, 390]) {
+    await page.setViewportSize({ width, height: 844 });
+    for (const path of ['?period=week', 'machines/parcel?period=hour', 'queues/default', PAGES.at(-1)]) {
+      await visit(page, address, path);
+      await page.locator('main h1').waitFor();
+      await loaded(page);
+      await accessible(page, `${path} at ${width}`);
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      if (wide > 0) problems.push(`${path} is ${wide} px too wide at ${width}`);
+    }
+  }
+  await page.setViewportSize({ width: 1400, height: 900 });
+});
+
+await step('an instance leads to the next and the previous one of the list', async () => {
+  await visit(page, address, 'instances?machine=parcel');
+  await rows(page).nth(2).waitFor();
+  const ids = await rows(page).locator('a.id').allTextContents();
+  await rows(page).nth(1).locator('a.id').click();
+  await heading(page, ids[1]).waitFor();
+  const next = page.getByRole('link', { name: /Next in the list/ });
+  await next.waitFor();
+  await page.keyboard.press('j');
+  await heading(page, ids[2]).waitFor();
+  await next.waitFor();
+  await page.keyboard.press('k');
+  await heading(page, ids[1]).waitFor();
+  await page.getByRole('link', { name: /Previous in the list/ }).click();
+  await heading(page, ids[0]).waitFor();
+});
+
+await step('rollups that are missing, empty or unreadable are told apart', async () => {
+  const apart = await open(address, { expectRejections: true });
+  expectedError = /503/;
+  const answer = await fetch(`${address}api/v1/rollups?period=day`).then((response) => response.json());
+  const say = (status, body) => apart.route('**/api/v1/rollups*', (route) => route.fulfill({ status, contentType: 'application/json', body: JSON.stringify(body) }));
+  await say(503, { code: 'database_away', detail: 'could not reach the database' });
+  await visit(apart, address, '?period=day');
+  await apart.getByText('This could not be read').waitFor();
+  assert.equal(await apart.getByText('No step results').count(), 0);
+  await apart.unrouteAll();
+  await say(200, { ...answer, points: [], pairs: [], oldest: null });
+  await visit(apart, address, '?period=week');
+  await apart.getByText('Nothing has been counted yet').waitFor();
+  await apart.unrouteAll();
+  await say(200, { ...answer, points: [], pairs: [] });
+  await visit(apart, address, '?period=hour');
+  await apart.getByText('No step results in the last hour').waitFor();
+  await apart.context().close();
+  expectedError = /^$/;
+});
+
 await step('every action is in the audit log', async () => {
   await visit(page, address, 'audit');
   for (const act of ['redrive', 'verify', 'shadow rebuild', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue', 'lane retry', 'lane skip', 'lane discard', 'cancel timer', 'pause schedule', 'run schedule', 'set schedule', 'resume schedule']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
@@ -393,7 +480,7 @@ await step('times are shown with their zone, relative, local or in UTC', async (
   await visit(page, address, 'schedules/nightly%20%3Cb%3E');
   await page.getByText(/\d{4}-\d\d-\d\d 02:30:00 GMT\+[12]/).first().waitFor();
   await visit(page, address, 'workers');
-  assert.match(await page.locator('tbody time').first().getAttribute('title'), /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+$/);
+  assert.match(await page.locator('tbody time').first().getAttribute('title'), /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+ · \d{4}-\d\d-\d\dT\S+Z$/);
   await page.getByRole('button', { name: 'Times: relative' }).click();
   await page.getByRole('button', { name: 'Times: local' }).click();
   await page.locator('tbody time').first().getByText(/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/).waitFor();

@@ -9,6 +9,7 @@ use crate::support::{OPERATOR, READER, TestServer};
 fn filled(path: &str) -> String {
     path.replace("{id}", "1")
         .replace("{name}", "x")
+        .replace("{worker}", "x")
         .replace("{*name}", "app.js")
 }
 

@@ -403,6 +403,7 @@ async fn every_statement_of_the_dashboard_reads_a_bounded_number_of_pages() {
         "/api/v1/instances?newer_than=86400&older_than=60",
         "/api/v1/instances/1/children",
         "/api/v1/queues",
+        "/api/v1/rollups?period=week",
         "/api/v1/machines",
         "/api/v1/failures",
         "/api/v1/projections",

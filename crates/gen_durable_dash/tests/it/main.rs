@@ -18,6 +18,7 @@ mod openapi;
 mod projections;
 mod reads;
 mod redaction;
+mod rollups;
 mod sessions;
 mod support;
 mod till;

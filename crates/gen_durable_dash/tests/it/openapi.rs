@@ -92,6 +92,13 @@ async fn the_openapi_document_lists_every_route_and_every_response_matches_its_s
               insert into SCHEMA.lanes (tenant, key) values ('', 'l');
               insert into SCHEMA.instances (machine, step, state, lane_key, lane_position, in_lane) values ('a', 'b', '{}', 'l', 1, true);
               insert into SCHEMA.instances (machine, step, state, partition_key) values ('a', 'b', '{}', 'p')").await;
+    let worker = "00000000-0000-0000-0000-000000000007";
+    server.sql(&format!("insert into SCHEMA.workers (id, lease_expires_at, host, pid, queues, machines)
+              values ('{worker}', statement_timestamp() + interval '1 h', 'h', 1, array['parcel'], array['a/1']);
+              insert into SCHEMA.instances (machine, step, state, status, locked_by, lease_expires_at) values ('a', 'b', '{{}}', 'executing', '{worker}', statement_timestamp());
+              insert into SCHEMA.queues (name, retention, failed_retention) values ('parcel', 60, 'infinity');
+              select SCHEMA._add_rollups('{worker}', 1, 0, array['parcel'], array['parcel'], array[1], array[0], array[1], array[0],
+                  array_fill(1::bigint, array[21]), array_fill(0::bigint, array[21]))")).await;
     let document = server.read("/api/v1/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let mut found = BTreeSet::new();
@@ -120,6 +127,7 @@ async fn the_openapi_document_lists_every_route_and_every_response_matches_its_s
         let path = route
             .path
             .replace("{id}", &id.to_string())
+            .replace("{worker}", worker)
             .replace("{name}", "parcel");
         let answer = server.read(&path).await;
         let wrong = fits(&answer, schema, &document, &path);

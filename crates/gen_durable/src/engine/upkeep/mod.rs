@@ -15,8 +15,8 @@ use std::{
 
 use self::collect::Collector;
 use super::{
-    commit, connections::EngineConnections, core::Core, fleet::FOLLOWER_UPKEEP, start::leased,
-    stuck,
+    commit, connections::EngineConnections, core::Core, fleet::FOLLOWER_UPKEEP, rollup,
+    start::leased, stuck,
 };
 use crate::{
     settings::Settings,
@@ -61,6 +61,8 @@ pub(crate) async fn run(core: Arc<Core>, connections: Rc<EngineConnections>) {
         let now = Instant::now();
         upkeep.follow_fleet(now);
         upkeep.serve_running_steps(now).await;
+        // The tasks of upkeep are due often enough that this one needs no timer of its own.
+        rollup::write(&upkeep.core, &upkeep.connections.side(), false).await;
         if upkeep.core.phase.is_draining() {
             // During the shutdown of the engine, upkeep claims no more instances. It still commits
             // the step results that wait for a lock.

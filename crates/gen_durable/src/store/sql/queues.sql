@@ -52,6 +52,8 @@ select named.name,
         select from gen_durable.instances i
         where i.queue = named.name and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and i.eligible_at <= gen_durable.clock()
         limit 10001) due) + coalesce((select suspects.due from suspects where suspects.queue = named.name), 0) as due,
+    (select q.retention from gen_durable.queues q where q.name = named.name) as retention,
+    (select q.failed_retention from gen_durable.queues q where q.name = named.name) as failed_retention,
     coalesce((select executing.count from executing where executing.queue = named.name), 0) as executing,
     coalesce((select waiting.queued from waiting where waiting.queue = named.name), 0) as queued,
     coalesce((select waiting.partition_waiting from waiting where waiting.queue = named.name), 0) as partition_waiting

@@ -12,4 +12,5 @@ mod fleet;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 mod retention;
+mod rollups;
 mod running;
