@@ -3,7 +3,7 @@
 import { html, useState } from './view.js';
 import { clock } from './text.js';
 
-const WIDTH = 600;
+const WIDTH_USUAL = 600;
 const HEIGHT = 150;
 const LEFT = 44;
 const BOTTOM = 18;
@@ -27,6 +27,9 @@ function path(values, x, y) {
   return text;
 }
 
+// Points with a value between points without one: a line does not show them.
+const alone = (values) => values.flatMap((value, at) => ((value ?? null) !== null && (values[at - 1] ?? null) === null && (values[at + 1] ?? null) === null ? [at] : []));
+
 // Fills points without a value (no instance finished then) with the last value before them, so that
 // the line has no gaps.
 const bridged = (values) => {
@@ -39,7 +42,7 @@ const minutesOf = (second, index, count, step) => (second % 60 < step && index >
 
 // `format` renders a value, and `tick` a value of the axis. `stamp` returns the text below the point
 // of a time, if it has one, and `when` the text for the point below the pointer.
-export function Chart({ label, from, step, lines, format, tick = format, smooth = 1, bridge = false, unit = '', stamp, when = (second) => clock(second * 1000).slice(0, 8) }) {
+export function Chart({ label, from, step, lines, width: WIDTH = WIDTH_USUAL, format, tick = format, smooth = 1, bridge = false, unit = '', stamp, when = (second) => clock(second * 1000).slice(0, 8) }) {
   const [at, setAt] = useState(null);
   const averaged = lines.map((line) => {
     const values = bridge ? bridged(line.values) : line.values;
@@ -73,7 +76,8 @@ export function Chart({ label, from, step, lines, format, tick = format, smooth 
       ${stamps.map(([index, text]) => html`<text class="minute" x=${x(index)} y=${HEIGHT - 4} text-anchor="middle">${text}</text>`)}
       ${averaged.map((line) => html`
         ${line.area && html`<path class=${`area ${line.tone}`} d=${`${path(line.shown, x, y)}L${x(count - 1)} ${y(0)}L${x(0)} ${y(0)}Z`} />`}
-        <path class=${`line ${line.tone}`} d=${path(line.shown, x, y)} />`)}
+        <path class=${`line ${line.tone}`} d=${path(line.shown, x, y)} />
+        ${alone(line.shown).map((index) => html`<circle class=${`lone ${line.tone}`} cx=${x(index)} cy=${y(line.shown[index])} r="2.5" />`)}`)}
       ${pick !== null && html`<line class="cursor" x1=${x(pick)} x2=${x(pick)} y1=${TOP} y2=${HEIGHT - BOTTOM} />`}
     </svg>
     <figcaption>

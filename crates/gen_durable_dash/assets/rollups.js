@@ -62,13 +62,13 @@ const bounds = (all, name, which) => all.map(({ point }) => height(point?.[name]
 
 function Charts({ data, period }) {
   const all = buckets(data, period);
-  const chart = { from: all[0].at / 1000, step: data.bucket_seconds, stamp: stamp(period), when: (second) => exact(new Date(second * 1000).toISOString()).replace(/:00 /, ' ') };
+  const chart = { width: 360, from: all[0].at / 1000, step: data.bucket_seconds, stamp: stamp(period), when: (second) => exact(new Date(second * 1000).toISOString()).replace(/:00 /, ' ') };
   const times = (name) => ['p50', 'p95', 'p99'].map((which) => ({ name: which, tone: `c-${which}`, values: bounds(all, name, which) }));
   const atMost = (value) => (value === 0 ? '0' : `≤ ${span(value)}`);
   return html`<div class="three">
     <${Panel} title="Step results" aside=${`per ${BUCKETS[period]}`}>
       <${Chart} ...${chart} label=${`Step results, finished instances and failed runs per ${BUCKETS[period]}`} format=${(value) => number(Math.round(value))}
-        lines=${[{ name: 'steps', tone: 'c-arrived', values: numbers(all, 'steps') }, { name: 'done', tone: 'c-done', values: numbers(all, 'done'), area: true }, { name: 'failed runs', tone: 'c-failed', values: numbers(all, 'failures') }]} />
+        lines=${[{ name: 'steps', tone: 'c-arrived', values: numbers(all, 'steps') }, { name: 'done', tone: 'c-done', values: numbers(all, 'done') }, { name: 'failed runs', tone: 'c-failed', values: numbers(all, 'failures') }]} />
     <//>
     <${Panel} title="Time in queue" aside="upper bounds"><${Chart} ...${chart} label="Time in the queue: upper bounds of percentiles" format=${atMost} tick=${span} lines=${times('queue_time')} /><//>
     <${Panel} title="Step duration" aside="upper bounds"><${Chart} ...${chart} label="Duration of steps: upper bounds of percentiles" format=${atMost} tick=${span} lines=${times('duration')} /><//>

@@ -26,7 +26,7 @@ async fn plant(server: &TestServer) {
 #[tokio::test]
 async fn rollups_are_read_by_period_machine_and_queue_with_bounds_for_percentiles() {
     let server = TestServer::new().await;
-    let empty = server.read("/api/v1/rollups").await;
+    let empty = server.read("/api/v1/rollups?machine=early").await;
     assert_eq!(
         (&empty["period"], &empty["oldest"], &empty["points"]),
         (&json!("hour"), &json!(null), &json!([]))
