@@ -94,6 +94,31 @@ create function gen_durable._lane_hash(p_tenant text, p_key text) returns bigint
     language sql immutable parallel safe
     as 'select hashtextextended(p_key, hashtextextended(p_tenant, 0))';
 
+-- schema/functions/_error_fingerprint.sql
+-- Returns the fingerprint of an error: the beginning of its text, without the numbers and the
+-- quoted names that differ from one instance to another. The fingerprint of a fingerprint is
+-- itself.
+--   called by: _error_group, failure_groups.sql      index: none      locks: nothing
+-- Each word with a digit, each long hexadecimal word, and each group of these becomes `#`, and each
+-- quoted name becomes `…`. The patterns contain only ASCII, so the result does not depend on the
+-- collation of the database.
+create function gen_durable._error_fingerprint(p_error text) returns text
+    language sql immutable parallel safe
+    as $$
+select btrim(left(regexp_replace(regexp_replace(regexp_replace(left(p_error, 500),
+    '"[^"]*"|`[^`]*`', '…', 'g'),
+    '[A-Za-z]*[0-9][A-Za-z0-9]*|[A-Fa-f]{8,}|[A-Fa-f0-9]{8}-[A-Fa-f0-9]{4}-[A-Fa-f0-9]{4}-[A-Fa-f0-9]{4}-[A-Fa-f0-9]{12}', '#', 'g'),
+    '#([-.:]#)+', '#', 'g'), 200))
+$$;
+
+-- schema/functions/_error_group.sql
+-- Returns the number of the group of an error: the hash of its fingerprint.
+--   called by: the generated column instances.error_group, _error_group_of
+--   index: none      locks: nothing
+create function gen_durable._error_group(p_error text) returns bigint
+    language sql immutable parallel safe
+    as $$select hashtextextended(coalesce(gen_durable._error_fingerprint(p_error), ''), 0)$$;
+
 -- schema/tables/migrations.sql
 create table gen_durable.migrations (
     version       int primary key,
@@ -188,6 +213,10 @@ create table gen_durable.instances (
     -- The step at which the instance failed or got stuck. A run-ahead commit changes `step`, and
     -- leaves this column null, so the column can be in an index.
     failed_step      text generated always as (case when status in ('stuck', 'failed') then step end) stored,
+    -- The group of the error of a failed or stuck instance: equal for errors that differ only in
+    -- numbers and quoted names. The column is null in every other status, as `failed_step` is.
+    error_group      bigint generated always as (
+        case when status in ('stuck', 'failed') then gen_durable._error_group(last_error) end) stored,
     -- The end of the worker's lease at the time of the claim, for people to read. Whether the
     -- worker is alive depends on its row in `workers`, and not on this value.
     lease_expires_at timestamptz,
@@ -278,7 +307,7 @@ create index instances_deadlines on gen_durable.instances (deadline_at, id)
 create index instances_aside on gen_durable.instances (status, id)
     where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
 
--- The three indexes below are for operators that search the whole table. Only rows with a key, of a
+-- The four indexes below are for operators that search the whole table. Only rows with a key, of a
 -- named tenant, or that have failed have entries. A run-ahead commit changes none of the columns.
 -- The keys are in the order of their bytes, whatever the collation of the database is, so that a
 -- prefix is a range.
@@ -288,6 +317,8 @@ create index instances_by_tenant on gen_durable.instances (tenant, id)
     where tenant <> '';
 create index instances_by_failed_step on gen_durable.instances (machine, failed_step, id)
     where failed_step is not null;
+create index instances_by_error_group on gen_durable.instances (error_group, id)
+    where error_group is not null;
 
 -- schema/tables/signals.sql
 -- The inboxes of instances. A signal stays until a step that has received it commits progress. A
@@ -743,10 +774,10 @@ create table gen_durable.audit (
 
 -- schema/tables/bulk_actions.sql
 -- Bulk actions: requests of operators to retry, cancel or discard all instances that meet some
--- conditions. A runner (a dashboard, or another tool) executes a bulk action in pages, in the order
--- of the ids. The changes of a page and the progress are one transaction, so another runner
--- continues exactly where a crashed runner stopped. The table is bounded: an insert deletes the
--- oldest ended rows.
+-- conditions. A runner (a dashboard, the command line, or another tool) executes a bulk action in
+-- pages, in the order of the ids. The changes of a page and the progress are one transaction, so
+-- another runner continues exactly where a crashed runner stopped. The table is bounded: an insert
+-- deletes the oldest ended rows.
 create table gen_durable.bulk_actions (
     id              bigint generated always as identity primary key,
     action          text not null,                   -- retry, cancel, discard
@@ -758,9 +789,14 @@ create table gen_durable.bulk_actions (
     queue           text,
     tenant          text,
     key             text,
+    key_prefix      text,
+    key_prefix_end  text,                            -- the first text after all keys with the prefix
+    lane            text,                            -- the lane key, also of an instance that has left the lane
+    partition       text,
     error_contains  text,
-    -- The fingerprint of the error. Only runners compute fingerprints.
-    fingerprint     text,
+    -- The group of the error: as the request names it, and the number in instances.error_group.
+    error_group     text,
+    error_group_id  bigint,
     since           timestamptz,                     -- enqueued at this time or later
     until           timestamptz,                     -- enqueued before this time
     retry_step      text, -- the step from which a retry continues; null: the current step
@@ -1010,13 +1046,26 @@ begin
     return high;
 end $$;
 
+-- schema/functions/_error_group_of.sql
+-- Returns the number of the group of errors that a condition names: by `like:` and the id of a
+-- failed or stuck instance, or by the text of an error or of a fingerprint. Returns null if there
+-- is no such instance, or no condition.
+--   called by: _search_floor, _search_rows, bulk_begin.sql      index: instances_pkey      locks: nothing
+create function gen_durable._error_group_of(p_condition text) returns bigint
+    language sql stable
+    as $$
+select case when p_condition is null then null
+            when p_condition ~ '^like:[0-9]{1,18}$' then (select i.error_group from gen_durable.instances i where i.id = substr(p_condition, 6)::bigint)
+            else gen_durable._error_group(p_condition) end
+$$;
+
 -- schema/functions/_search_range.sql
 -- Returns the condition and the order with which a search reads instances by an index. In both, $1
 -- is the id below which the search reads, $2 its lowest id, $4 the machine, $6 the status, $7 the
--- step, $9 the tenant, $10 the key, $11 the prefix of a key and $17 the text after all such keys.
--- The conditions compare rows and the order begins with the columns of the index, so that no other
--- index has the order.
---   called by: _search_floor, _search_rows      index: none      locks: nothing
+-- step, $9 the tenant, $10 the key, $11 the prefix of a key, $17 the text after all such keys and
+-- $18 the number of the group of errors. The conditions compare rows and the order begins with the
+-- columns of the index, so that no other index has the order.
+--   called by: _search_floor, _search_rows, _bulk_page      index: none      locks: nothing
 create function gen_durable._search_range(p_index text) returns text[]
 language sql immutable parallel safe
 as $$
@@ -1033,6 +1082,9 @@ select case p_index
         $q$i.failed_step is not null and (i.machine, i.failed_step, i.id) >= ($4, $7, $2)
            and (i.machine, i.failed_step, i.id) < ($4, $7, $1)$q$,
         'i.machine desc, i.failed_step desc, i.id desc']
+    when 'error_group' then array[
+        $q$i.error_group is not null and (i.error_group, i.id) >= ($18, $2) and (i.error_group, i.id) < ($18, $1)$q$,
+        'i.error_group desc, i.id desc']
     when 'key' then array[
         $q$i.key is not null and (i.key collate "C", i.id) >= ($10, $2) and (i.key collate "C", i.id) < ($10, $1)$q$,
         'i.key collate "C" desc, i.id desc']
@@ -1043,18 +1095,20 @@ select case p_index
 $$;
 
 -- schema/functions/_search_floor.sql
--- Returns the lowest id among the first p_limit instances that a search reads by an index, and the
--- number of these instances. The search continues below that id; with fewer than p_limit of them,
--- the page is the last one.
+-- Returns the id to which the first p_limit instances reach that a search reads by an index: the
+-- lowest one, or the highest one if the search begins with the oldest. Also returns the number of
+-- these instances. The search continues after that id; with fewer than p_limit of them, the page is
+-- the last one.
 --   called by: search_floor.sql
 --   index: instances_pkey, instances_aside, instances_by_tenant, instances_by_failed_step,
---   instances_by_key      locks: nothing
+--   instances_by_error_group, instances_by_key      locks: nothing
 -- Sorting is off, since the planner does not know how few rows the page needs, and would read and
 -- sort all instances of a status or tenant.
 create function gen_durable._search_floor(
     p_index text, p_below bigint, p_from bigint, p_limit int, p_machine text, p_status text, p_step text,
-    p_tenant text, p_key text, p_prefix text, p_after text
-) returns table (lowest bigint, lowest_at timestamptz, rows_read bigint)
+    p_tenant text, p_key text, p_prefix text, p_after text,
+    p_error_group text, p_oldest_first boolean
+) returns table (reached bigint, reached_at timestamptz, rows_read bigint)
 language plpgsql stable
 set enable_sort = off
 as $$
@@ -1063,28 +1117,31 @@ declare
     read_by text[] := gen_durable._search_range(p_index);
 begin
     execute format(
-        'select min(looked.id), count(*) from (select i.id from gen_durable.instances i where %s order by %s limit $3) looked',
-        read_by[1], read_by[2])
-    into lowest, rows_read
+        'select %s(looked.id), count(*) from (select i.id from gen_durable.instances i where %s order by %s limit $3) looked',
+        case when p_oldest_first then 'max' else 'min' end, read_by[1],
+        case when p_oldest_first then replace(read_by[2], ' desc', '') else read_by[2] end)
+    into reached, rows_read
     using p_below, p_from, p_limit, p_machine, null::int, p_status, p_step, null::text, p_tenant, p_key, p_prefix,
-        null::text, null::text, null::text, null::timestamptz, null::timestamptz, p_after;
-    select i.inserted_at into lowest_at from gen_durable.instances i where i.id = lowest;
+        null::text, null::text, null::text, null::timestamptz, null::timestamptz, p_after,
+        gen_durable._error_group_of(p_error_group);
+    select i.inserted_at into reached_at from gen_durable.instances i where i.id = reached;
     return next;
 end $$;
 
 -- schema/functions/_search_rows.sql
--- Returns the first p_limit instances that meet all conditions of a search, the newest first, among
--- those with an id of at least p_from and below p_below. The caller has chosen p_from by
--- `_search_floor`, so the statement reads a bounded number of rows by the index.
+-- Returns the first p_limit instances that meet all conditions of a search, the newest or the
+-- oldest first, among those with an id of at least p_from and below p_below. The caller has chosen
+-- one end of these ids by `_search_floor`, so the statement reads a bounded number of rows by the
+-- index.
 --   called by: search.sql
 --   index: instances_pkey, instances_aside, instances_by_tenant, instances_by_failed_step,
---   instances_by_key      locks: nothing
+--   instances_by_error_group, instances_by_key      locks: nothing
 -- Sorting is off, as in `_search_floor`. Only the instances with a prefix of a key are sorted:
 -- their index is in the order of the keys.
 create function gen_durable._search_rows(
     p_index text, p_below bigint, p_from bigint, p_limit int, p_machine text, p_version int, p_status text, p_step text,
     p_queue text, p_tenant text, p_key text, p_prefix text, p_lane text, p_partition text, p_error text,
-    p_since timestamptz, p_until timestamptz, p_after text
+    p_since timestamptz, p_until timestamptz, p_after text, p_error_group text, p_oldest_first boolean
 ) returns table (
     id bigint, tenant text, machine text, machine_version int, step text, status text, queue text, priority smallint,
     attempt int, eligible_at timestamptz, inserted_at timestamptz, updated_at timestamptz, settled_at timestamptz,
@@ -1095,6 +1152,7 @@ as $$
 -- planner: pinned
 declare
     read_by text[] := gen_durable._search_range(p_index);
+    ordered_by text := case p_index when 'prefix' then 'i.id + 0 desc' else read_by[2] end;
 begin
     return query execute format(
         $q$select i.id, i.tenant, i.machine, i.machine_version, i.step, i.status::text, i.queue, i.priority,
@@ -1115,11 +1173,12 @@ begin
              and ($14 is null or position(lower($14) in lower(i.last_error)) > 0)
              and ($15 is null or i.inserted_at >= $15)
              and ($16 is null or i.inserted_at < $16)
+             and ($18 is null or i.error_group = $18)
            order by %s
            limit $3$q$,
-        read_by[1], case p_index when 'prefix' then 'i.id + 0 desc' else read_by[2] end)
+        read_by[1], case when p_oldest_first then replace(ordered_by, ' desc', '') else ordered_by end)
     using p_below, p_from, p_limit, p_machine, p_version, p_status, p_step, p_queue, p_tenant, p_key, p_prefix,
-        p_lane, p_partition, p_error, p_since, p_until, p_after;
+        p_lane, p_partition, p_error, p_since, p_until, p_after, gen_durable._error_group_of(p_error_group);
 end $$;
 
 -- schema/functions/_record_history.sql
@@ -3745,8 +3804,7 @@ begin
 end $$;
 
 -- schema/functions/_bulk_matches.sql
--- Returns whether an instance meets the conditions of a bulk action in columns. Only a runner can
--- compare the fingerprint of the error.
+-- Returns whether an instance meets the conditions of a bulk action.
 --   called by: _bulk_page, _apply_bulk_page      index: none      locks: nothing
 -- Postgres inlines this function into the statements that call it.
 create function gen_durable._bulk_matches(p_bulk gen_durable.bulk_actions, p_instance gen_durable.instances) returns boolean
@@ -3759,6 +3817,10 @@ as $$
        and (p_bulk.queue is null or p_instance.queue = p_bulk.queue)
        and (p_bulk.tenant is null or p_instance.tenant = p_bulk.tenant)
        and (p_bulk.key is null or p_instance.key = p_bulk.key)
+       and (p_bulk.key_prefix is null or starts_with(p_instance.key, p_bulk.key_prefix))
+       and (p_bulk.lane is null or p_instance.lane_key = p_bulk.lane)
+       and (p_bulk.partition is null or p_instance.partition_key = p_bulk.partition)
+       and (p_bulk.error_group is null or p_instance.error_group = p_bulk.error_group_id)
        and (p_bulk.error_contains is null or position(lower(p_bulk.error_contains) in lower(p_instance.last_error)) > 0)
        and (p_bulk.since is null or p_instance.inserted_at >= p_bulk.since)
        and (p_bulk.until is null or p_instance.inserted_at < p_bulk.until)
@@ -3769,36 +3831,50 @@ $$;
 -- most p_matches_max match. Returns the cursor, the matching instances, the id up to which the page
 -- has read, the number of instances read, and whether the page is the last one.
 --   called by: store::bulk::page
---   index: instances_aside; instances_pkey for a status that is not in that index
+--   index: instances_by_key, instances_by_error_group, instances_by_failed_step, instances_aside or
+--   instances_by_tenant, by the conditions; instances_pkey without such a condition
 --   locks: nothing
+-- A key prefix is read by its index only if fewer than p_rows_max keys have the prefix, since the
+-- index is in the order of the keys.
 create function gen_durable._bulk_page(p_id bigint, p_rows_max int, p_matches_max int)
-returns table (cursor bigint, ids bigint[], epochs bigint[], errors text[], read_to bigint, examined int, is_last boolean)
+returns table (cursor bigint, ids bigint[], read_to bigint, examined int, is_last boolean)
 language plpgsql
+set enable_sort = off
 as $$
 -- planner: pinned
 #variable_conflict use_column
 declare
     bulk gen_durable.bulk_actions;
+    read_by text;
     rows_read bigint[];
 begin
     select b.* into bulk from gen_durable.bulk_actions b where b.id = p_id;
     cursor := bulk.cursor;
-    if bulk.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled') then
-        rows_read := array(
-            select i.id from gen_durable.instances i
-            where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
-              and i.status = bulk.status and i.id > bulk.cursor and i.id <= bulk.id_max
-            order by i.status, i.id limit p_rows_max);
-    else
-        rows_read := array(
-            select i.id from gen_durable.instances i
-            where i.id > bulk.cursor and i.id <= bulk.id_max
-            order by i.id limit p_rows_max);
+    read_by := case
+        when bulk.key is not null then 'key'
+        when bulk.error_group is not null then 'error_group'
+        when bulk.status in ('failed', 'stuck') and bulk.machine is not null and bulk.step is not null then 'failed_step'
+        when bulk.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled') then 'status'
+        when bulk.tenant <> '' then 'tenant'
+        else 'id' end;
+    if bulk.key is null and bulk.key_prefix is not null then
+        execute format('select array_agg(k.id order by k.id) from (select i.id from gen_durable.instances i where %s limit $3) k',
+            (gen_durable._search_range('prefix'))[1])
+        into rows_read
+        using bulk.id_max + 1, bulk.cursor + 1, p_rows_max, null, null, null, null, null, null, null, bulk.key_prefix,
+            null, null, null, null, null, bulk.key_prefix_end;
     end if;
-    select array_agg(m.id order by m.id), array_agg(m.claim_epoch order by m.id), array_agg(m.error order by m.id)
-    into ids, epochs, errors
-    from (select i.id, i.claim_epoch, left(i.last_error, 500) as error
-          from gen_durable.instances i
+    if bulk.key is not null or bulk.key_prefix is null or cardinality(rows_read) = p_rows_max then
+        execute format(
+            'select array_agg(k.id) from (select i.id from gen_durable.instances i where %s order by %s limit $3) k',
+            (gen_durable._search_range(read_by))[1], replace((gen_durable._search_range(read_by))[2], ' desc', ''))
+        into rows_read
+        using bulk.id_max + 1, bulk.cursor + 1, p_rows_max, bulk.machine, null, bulk.status, bulk.step, null, bulk.tenant,
+            bulk.key, null, null, null, null, null, null, null, bulk.error_group_id;
+    end if;
+    rows_read := coalesce(rows_read, '{}');
+    select array_agg(m.id order by m.id) into ids
+    from (select i.id from gen_durable.instances i
           where i.id = any (rows_read) and gen_durable._bulk_matches(bulk, i)
           order by i.id limit p_matches_max) m;
     is_last := cardinality(rows_read) < p_rows_max and coalesce(cardinality(ids), 0) < p_matches_max;
@@ -3821,7 +3897,7 @@ end $$;
 -- single instance cannot be changed, the runner passes the reason as p_refusal, and no p_ids.
 create function gen_durable._apply_bulk_page(
     p_id bigint, p_runner uuid, p_lease_seconds float8, p_cursor bigint, p_read_to bigint, p_examined int, p_is_last boolean,
-    p_ids bigint[], p_epochs bigint[], p_refusal text
+    p_ids bigint[], p_refusal text
 ) returns table (changed int, refused int)
 language plpgsql
 as $$
@@ -3843,10 +3919,8 @@ begin
     else
         perform i.id from gen_durable.instances i where i.id = any (p_ids) for no key update;
     end if;
-    -- The runner compared the fingerprint with the error that the instance had at this epoch.
     matching := array(
-        select i.id from unnest(p_ids, p_epochs) as seen(id, epoch) join gen_durable.instances i on i.id = seen.id
-        where gen_durable._bulk_matches(bulk, i) and (bulk.fingerprint is null or i.claim_epoch = seen.epoch));
+        select i.id from gen_durable.instances i where i.id = any (p_ids) and gen_durable._bulk_matches(bulk, i));
     if bulk.action = 'retry' then
         kept_out := array(
             select i.id from gen_durable.instances i

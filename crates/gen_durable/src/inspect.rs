@@ -32,7 +32,7 @@ pub use crate::{
         family::{ChildInfo, Children, InboxSignal},
         findings::Findings,
         history::{Edge, HistoryCursor, HistoryEntry, HistoryOutcome},
-        instance::{Count, Filter, Instance, Search, SearchHit, SearchPage},
+        instance::{Count, Filter, Instance, Search, SearchHit, SearchOrder, SearchPage},
         lane::{KeyCursor, LaneFilter, LaneInfo, LanePage, PartitionFilter, PartitionInfo},
         queue::{Backlog, NoWorkerFor, QueueInfo, WorkerInfo},
         rollup::{Rollup, RollupPeriod, Rollups},
@@ -93,9 +93,9 @@ impl Inspect {
         .await
     }
 
-    /// Searches the whole table for instances, the newest first. One call reads a bounded number of
-    /// rows, so a page may have fewer instances than the limit although another page exists; see
-    /// [`Search`] for the conditions that an index finds.
+    /// Searches the whole table for instances, the newest or the oldest first. One call reads a
+    /// bounded number of rows, so a page may have fewer instances than the limit although another
+    /// page exists; see [`Search`] for the conditions that an index finds.
     ///
     /// # Errors
     ///
@@ -391,7 +391,8 @@ impl Inspect {
         .await
     }
 
-    /// Returns the errors of failed and stuck instances, grouped, the latest first.
+    /// Returns the groups of errors of the newest 5,000 failed and the newest 5,000 stuck
+    /// instances, the largest first.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ pub use crate::{
     audit::Audit,
     model::{
         audit::{AuditEntry, AuditRecord},
-        bulk::{BulkAction, BulkConditions, BulkKind, BulkState, NewBulkAction},
+        bulk::{BulkAction, BulkConditions, BulkKind, BulkPreview, BulkState, NewBulkAction},
     },
 };
 

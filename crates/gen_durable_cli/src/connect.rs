@@ -45,6 +45,12 @@ pub(crate) fn user() -> String {
         .unwrap_or_else(|| "local".to_owned())
 }
 
+/// Returns the name of this computer.
+pub(crate) fn host() -> Option<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(host.trim().to_owned()).filter(|host| !host.is_empty())
+}
+
 impl Database {
     /// Returns a pool of database connections without checking the schema version.
     pub(crate) async fn pool(&self) -> anyhow::Result<Pool> {
@@ -71,12 +77,9 @@ impl Database {
         subject: impl Into<String>,
     ) -> anyhow::Result<Client> {
         let client = self.client().await?;
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
         let entry = AuditEntry {
             actor: user(),
-            source: host
-                .map(|host| host.trim().to_owned())
-                .filter(|host| !host.is_empty()),
+            source: host(),
             channel: "command".to_owned(),
             action: act.to_owned(),
             subject: subject.into(),

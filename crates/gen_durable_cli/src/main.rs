@@ -14,7 +14,7 @@ use std::{io::IsTerminal, process::ExitCode, time::Duration};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, cancel, demo, dev, doctor, enqueue, explain, export, lanes, ls, migrate,
+    audit, bench, bulk, cancel, demo, dev, doctor, enqueue, explain, export, lanes, ls, migrate,
     partitions, pause, projections, queues, retry, schedules, serve, show, signal, tail, timers,
     top, wait, watch, workers,
 };
@@ -52,6 +52,8 @@ enum Command {
     Signal(signal::SignalArgs),
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
+    Discard(bulk::DiscardArgs),
+    Bulk(bulk::BulkCommandArgs),
     Queues(queues::QueuesArgs),
     Lanes(lanes::LanesArgs),
     Partitions(partitions::PartitionsArgs),
@@ -93,6 +95,7 @@ impl Command {
             Command::Workers(args) => &args.watch,
             Command::Projections(args) => &args.watch,
             Command::Audit(args) => &args.watch,
+            Command::Bulk(args) => &args.watch,
             Command::Doctor(args) => &args.watch,
             _ => return None,
         };
@@ -165,6 +168,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Signal(args) => signal::run(args, json).await,
         Command::Cancel(args) => cancel::run(args, json).await,
         Command::Retry(args) => retry::run(args, json).await,
+        Command::Discard(args) => bulk::discard(args, json).await,
+        Command::Bulk(args) => bulk::run(args, json).await,
         Command::Queues(args) => queues::run(args, json).await,
         Command::Lanes(args) => lanes::run(args, json).await,
         Command::Partitions(args) => partitions::run(args, json).await,

@@ -5,12 +5,13 @@ use std::fmt;
 
 use gen_durable::{
     Error,
-    inspect::{Inspect, Search, SearchHit, SearchPage, Status},
+    inspect::{Inspect, Search, SearchHit, SearchOrder, SearchPage, Status},
+    operate::{BulkConditions, BulkKind},
     schedule::Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{api::json::redacted_fingerprint, redact::Redaction};
+use crate::redact::Redaction;
 
 /// The maximum length in bytes of a condition. Longer values are rejected.
 const WORD_BYTES_MAX: usize = 500;
@@ -45,7 +46,7 @@ pub struct InstancesQuery {
     pub partition: Option<String>,
     /// Selects instances with this text in their error.
     pub error: Option<String>,
-    /// Selects instances of this group of errors: the `fingerprint` of `/api/v1/failures`.
+    /// Selects instances of this group of errors: the `error_group` of `/api/v1/failures`.
     pub error_group: Option<String>,
     /// Selects instances that were enqueued at most this many seconds ago.
     pub newer_than: Option<u64>,
@@ -55,8 +56,12 @@ pub struct InstancesQuery {
     pub since: Option<String>,
     /// Selects instances that were enqueued before this time.
     pub until: Option<String>,
+    /// The order of the instances: `newest` (default) or `oldest` first.
+    pub sort: Option<String>,
     /// The cursor of a page of instances: the `next` of the previous page.
     pub before: Option<String>,
+    /// The cursor of a page of instances with `sort=oldest`.
+    pub after: Option<String>,
     /// The number of instances on a page, 1 to 200 (default 50).
     pub limit: Option<u16>,
 }
@@ -123,6 +128,13 @@ fn word(name: &str, word: Option<&String>) -> Result<Option<String>, InvalidQuer
     }
 }
 
+fn cursor(name: &str, text: Option<&String>) -> Result<Option<i64>, InvalidQuery> {
+    let text = word(name, text)?;
+    let wrong = |text: &str| InvalidQuery(format!("{text:?} is not a valid `{name}` cursor"));
+    text.map(|id| id.parse().map_err(|_| wrong(&id)))
+        .transpose()
+}
+
 fn time(name: &str, text: Option<&String>) -> Result<Option<Timestamp>, InvalidQuery> {
     let text = word(name, text)?;
     let wrong =
@@ -140,33 +152,27 @@ fn ago(seconds: Option<u64>) -> Option<Timestamp> {
 }
 
 impl InstancesQuery {
-    /// Converts the conditions into a search. Rejects `error_group`, which a search cannot compare:
-    /// use [`find`].
+    /// Converts the conditions into a search.
     ///
     /// # Errors
     ///
     /// Returns an error if a condition is not valid.
     pub fn search(&self) -> Result<Search, InvalidQuery> {
-        match word("error_group", self.error_group.as_ref())? {
-            Some(_) => Err(InvalidQuery("error_group is not supported here".to_owned())),
-            None => self.without_group(),
-        }
-    }
-
-    /// Converts all conditions but `error_group` into a search.
-    fn without_group(&self) -> Result<Search, InvalidQuery> {
         let status = word("status", self.status.as_ref())?;
         let status = status
             .map(|name| name.parse::<Status>())
             .transpose()
             .map_err(|error| InvalidQuery(error.to_string()))?;
-        let before = word("before", self.before.as_ref())?;
-        let before = before
-            .map(|id| {
-                let wrong = || InvalidQuery(format!("{id:?} is not a valid `before` cursor"));
-                id.parse().map_err(|_| wrong())
-            })
-            .transpose()?;
+        let order = self.order()?;
+        let before = cursor("before", self.before.as_ref())?;
+        let after = cursor("after", self.after.as_ref())?;
+        let other = match order {
+            SearchOrder::OldestFirst => before.map(|_| "before continues sort=newest: use after"),
+            _ => after.map(|_| "after continues sort=oldest: use before, or sort=oldest"),
+        };
+        if let Some(other) = other {
+            return Err(InvalidQuery(other.to_owned()));
+        }
         let limit = usize::from(self.limit.unwrap_or(50));
         if !(1..=200).contains(&limit) {
             return Err(InvalidQuery("limit must be 1 to 200".to_owned()));
@@ -185,13 +191,72 @@ impl InstancesQuery {
             lane: word("lane", self.lane.as_ref())?,
             partition: word("partition", self.partition.as_ref())?,
             error: word("error", self.error.as_ref())?,
+            error_group: word("error_group", self.error_group.as_ref())?,
             since: since.max(ago(self.newer_than)),
             until: match (until, ago(self.older_than)) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             },
+            order,
             before,
+            after,
             limit,
+        })
+    }
+
+    /// Returns the order of the search. Only the orders of an index are valid.
+    fn order(&self) -> Result<SearchOrder, InvalidQuery> {
+        let Some(name) = word("sort", self.sort.as_ref())? else {
+            return Ok(SearchOrder::default());
+        };
+        name.parse().map_err(|_| {
+            InvalidQuery(format!(
+                "sort is newest or oldest: no index has the order {name:?}"
+            ))
+        })
+    }
+
+    /// Converts the conditions into those of a bulk action.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a condition is not valid, if the status is missing, or if the action
+    /// cannot change instances in that status.
+    pub fn bulk_conditions(&self, kind: BulkKind) -> Result<BulkConditions, InvalidQuery> {
+        let search = self.search()?;
+        let is_newest = search.order == SearchOrder::default();
+        if !is_newest || search.before.is_some() || search.after.is_some() {
+            return Err(InvalidQuery(
+                "a bulk action has no order and no cursor".to_owned(),
+            ));
+        }
+        let Some(status) = search.status.filter(|status| kind.applies_to(*status)) else {
+            let allowed = match kind {
+                BulkKind::Retry => "can be retried: failed, stuck or cancelled",
+                BulkKind::Cancel => {
+                    "can be cancelled: runnable, executing, awaiting_signal, awaiting_children, queued or stuck"
+                }
+                _ => "can be discarded: failed or stuck",
+            };
+            return Err(InvalidQuery(format!(
+                "the filter must name a status that {allowed}"
+            )));
+        };
+        Ok(BulkConditions {
+            machine: search.machine,
+            version: search.version,
+            step: search.step,
+            queue: search.queue,
+            tenant: search.tenant,
+            key: search.key,
+            key_prefix: search.key_prefix,
+            lane: search.lane,
+            partition: search.partition,
+            error: search.error,
+            error_group: search.error_group,
+            since: search.since,
+            until: search.until,
+            ..BulkConditions::new(status)
         })
     }
 
@@ -203,8 +268,8 @@ impl InstancesQuery {
             .any(|key| !key.is_empty())
     }
 
-    /// Describes the conditions for the audit log, all but the cursor and the limit.
-    pub(crate) fn described(&self) -> Vec<(&'static str, String)> {
+    /// Describes the conditions for the audit log, all but the order, the cursor and the limit.
+    pub fn described(&self) -> Vec<(&'static str, String)> {
         let seconds = |seconds: Option<u64>| seconds.map(|seconds| format!("{seconds} s"));
         let parts = [
             ("status", self.status.clone()),
@@ -231,46 +296,39 @@ impl InstancesQuery {
     }
 }
 
-/// Searches for instances. The conditions `error` and `error_group` compare the error text: `error`
-/// as stored, and `error_group` after its redaction, as `/api/v1/failures` shows it.
+/// Searches for instances. The conditions `error` and `error_group` compare the error text as
+/// stored.
 ///
 /// # Errors
 ///
 /// Returns an error if a condition is not valid, or if the database cannot be reached or refuses
 /// the query.
-pub async fn find(
-    inspect: &Inspect,
-    query: &InstancesQuery,
-    redaction: &Redaction,
-) -> Result<SearchPage, FindError> {
-    let search = query.without_group()?;
-    let Some(group) = word("error_group", query.error_group.as_ref())? else {
-        return Ok(inspect.search(search).await?);
-    };
-    let is_in_group =
-        |found: &SearchHit| redacted_fingerprint(found.last_error.as_deref(), redaction) == group;
-    compared(inspect, &search, is_in_group).await
+pub async fn find(inspect: &Inspect, query: &InstancesQuery) -> Result<SearchPage, FindError> {
+    Ok(inspect.search(query.search()?).await?)
 }
 
 /// Searches for instances on behalf of a reader: compares only redacted error texts. Otherwise the
-/// number of matches would reveal redacted values, one character at a time.
+/// number of matches would reveal redacted values, one character at a time. For the same reason, a
+/// group of errors may not be named by a text that contains a value to be redacted.
 pub(crate) async fn find_redacted(
     inspect: &Inspect,
     query: &InstancesQuery,
     redaction: &Redaction,
 ) -> Result<SearchPage, FindError> {
-    let mut search = query.without_group()?;
+    let mut search = query.search()?;
+    if let Some(group) = &search.error_group
+        && redaction.text(group) != *group
+    {
+        let why = "error_group contains a value that is redacted: name the group by the id of one of its instances, as in like:42";
+        return Err(InvalidQuery(why.to_owned()).into());
+    }
     let Some(error) = search.error.take() else {
-        return find(inspect, query, redaction).await;
+        return Ok(inspect.search(search).await?);
     };
     let error = error.to_lowercase();
-    let group = word("error_group", query.error_group.as_ref())?;
     compared(inspect, &search, |found| {
         let text = redaction.text(found.last_error.as_deref().unwrap_or_default());
         text.to_lowercase().contains(&error)
-            && group.as_ref().is_none_or(|group| {
-                redacted_fingerprint(found.last_error.as_deref(), redaction) == *group
-            })
     })
     .await
 }
@@ -302,7 +360,10 @@ async fn compared(
                 return Ok(page);
             }
         }
-        rows.before = page.next;
+        match search.order {
+            SearchOrder::OldestFirst => rows.after = page.next,
+            _ => rows.before = page.next,
+        }
         if page.next.is_none() || compared >= COMPARED_MAX {
             page.instances = matched;
             return Ok(page);

@@ -31,7 +31,6 @@ mod assets;
 mod audit;
 mod bulk;
 mod find;
-mod fingerprint;
 mod guard;
 mod histogram;
 mod known;

@@ -88,7 +88,9 @@ const SEARCH: &[&str] = &[
     "older_than",
     "since",
     "until",
+    "sort",
     "before",
+    "after",
     "limit",
 ];
 
@@ -113,7 +115,7 @@ pub(crate) fn all() -> Vec<Route> {
         get "/api/v1/machines/{name}" live::machine, doc("One machine").answers("Machine");
         get "/api/v1/failures" live::failures, doc("Failed and stuck instances, grouped by error").answers("Failures");
 
-        get "/api/v1/instances" instances::list, doc("Instances, the newest first; `next` is the `before` of the next page, and `next_at` the time down to which the search has read").query(SEARCH).answers("Instances");
+        get "/api/v1/instances" instances::list, doc("Instances, the newest first, or the oldest with `sort=oldest`; `next` is the `before`, or the `after`, of the next page, and `next_at` the time down to which the search has read").query(SEARCH).answers("Instances");
         post "/api/v1/instances" instances::enqueue, doc("Enqueue an instance").body("NewInstance").answers("Enqueued");
         get "/api/v1/instances/{id}" instance::show, doc("One instance with its state, data and result").answers("Instance");
         get "/api/v1/instances/{id}/history" instance::history, doc("The history of an instance, the newest first").query(&["seq", "epoch", "limit"]).answers("History");

@@ -9,7 +9,7 @@
 -- single instance cannot be changed, the runner passes the reason as p_refusal, and no p_ids.
 create function gen_durable._apply_bulk_page(
     p_id bigint, p_runner uuid, p_lease_seconds float8, p_cursor bigint, p_read_to bigint, p_examined int, p_is_last boolean,
-    p_ids bigint[], p_epochs bigint[], p_refusal text
+    p_ids bigint[], p_refusal text
 ) returns table (changed int, refused int)
 language plpgsql
 as $$
@@ -31,10 +31,8 @@ begin
     else
         perform i.id from gen_durable.instances i where i.id = any (p_ids) for no key update;
     end if;
-    -- The runner compared the fingerprint with the error that the instance had at this epoch.
     matching := array(
-        select i.id from unnest(p_ids, p_epochs) as seen(id, epoch) join gen_durable.instances i on i.id = seen.id
-        where gen_durable._bulk_matches(bulk, i) and (bulk.fingerprint is null or i.claim_epoch = seen.epoch));
+        select i.id from gen_durable.instances i where i.id = any (p_ids) and gen_durable._bulk_matches(bulk, i));
     if bulk.action = 'retry' then
         kept_out := array(
             select i.id from gen_durable.instances i

@@ -1,9 +1,9 @@
 -- Returns the condition and the order with which a search reads instances by an index. In both, $1
 -- is the id below which the search reads, $2 its lowest id, $4 the machine, $6 the status, $7 the
--- step, $9 the tenant, $10 the key, $11 the prefix of a key and $17 the text after all such keys.
--- The conditions compare rows and the order begins with the columns of the index, so that no other
--- index has the order.
---   called by: _search_floor, _search_rows      index: none      locks: nothing
+-- step, $9 the tenant, $10 the key, $11 the prefix of a key, $17 the text after all such keys and
+-- $18 the number of the group of errors. The conditions compare rows and the order begins with the
+-- columns of the index, so that no other index has the order.
+--   called by: _search_floor, _search_rows, _bulk_page      index: none      locks: nothing
 create function gen_durable._search_range(p_index text) returns text[]
 language sql immutable parallel safe
 as $$
@@ -20,6 +20,9 @@ select case p_index
         $q$i.failed_step is not null and (i.machine, i.failed_step, i.id) >= ($4, $7, $2)
            and (i.machine, i.failed_step, i.id) < ($4, $7, $1)$q$,
         'i.machine desc, i.failed_step desc, i.id desc']
+    when 'error_group' then array[
+        $q$i.error_group is not null and (i.error_group, i.id) >= ($18, $2) and (i.error_group, i.id) < ($18, $1)$q$,
+        'i.error_group desc, i.id desc']
     when 'key' then array[
         $q$i.key is not null and (i.key collate "C", i.id) >= ($10, $2) and (i.key collate "C", i.id) < ($10, $1)$q$,
         'i.key collate "C" desc, i.id desc']

@@ -1,8 +1,8 @@
 -- Bulk actions: requests of operators to retry, cancel or discard all instances that meet some
--- conditions. A runner (a dashboard, or another tool) executes a bulk action in pages, in the order
--- of the ids. The changes of a page and the progress are one transaction, so another runner
--- continues exactly where a crashed runner stopped. The table is bounded: an insert deletes the
--- oldest ended rows.
+-- conditions. A runner (a dashboard, the command line, or another tool) executes a bulk action in
+-- pages, in the order of the ids. The changes of a page and the progress are one transaction, so
+-- another runner continues exactly where a crashed runner stopped. The table is bounded: an insert
+-- deletes the oldest ended rows.
 create table gen_durable.bulk_actions (
     id              bigint generated always as identity primary key,
     action          text not null,                   -- retry, cancel, discard
@@ -14,9 +14,14 @@ create table gen_durable.bulk_actions (
     queue           text,
     tenant          text,
     key             text,
+    key_prefix      text,
+    key_prefix_end  text,                            -- the first text after all keys with the prefix
+    lane            text,                            -- the lane key, also of an instance that has left the lane
+    partition       text,
     error_contains  text,
-    -- The fingerprint of the error. Only runners compute fingerprints.
-    fingerprint     text,
+    -- The group of the error: as the request names it, and the number in instances.error_group.
+    error_group     text,
+    error_group_id  bigint,
     since           timestamptz,                     -- enqueued at this time or later
     until           timestamptz,                     -- enqueued before this time
     retry_step      text, -- the step from which a retry continues; null: the current step

@@ -72,6 +72,10 @@ create table gen_durable.instances (
     -- The step at which the instance failed or got stuck. A run-ahead commit changes `step`, and
     -- leaves this column null, so the column can be in an index.
     failed_step      text generated always as (case when status in ('stuck', 'failed') then step end) stored,
+    -- The group of the error of a failed or stuck instance: equal for errors that differ only in
+    -- numbers and quoted names. The column is null in every other status, as `failed_step` is.
+    error_group      bigint generated always as (
+        case when status in ('stuck', 'failed') then gen_durable._error_group(last_error) end) stored,
     -- The end of the worker's lease at the time of the claim, for people to read. Whether the
     -- worker is alive depends on its row in `workers`, and not on this value.
     lease_expires_at timestamptz,
@@ -162,7 +166,7 @@ create index instances_deadlines on gen_durable.instances (deadline_at, id)
 create index instances_aside on gen_durable.instances (status, id)
     where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
 
--- The three indexes below are for operators that search the whole table. Only rows with a key, of a
+-- The four indexes below are for operators that search the whole table. Only rows with a key, of a
 -- named tenant, or that have failed have entries. A run-ahead commit changes none of the columns.
 -- The keys are in the order of their bytes, whatever the collation of the database is, so that a
 -- prefix is a range.
@@ -172,3 +176,5 @@ create index instances_by_tenant on gen_durable.instances (tenant, id)
     where tenant <> '';
 create index instances_by_failed_step on gen_durable.instances (machine, failed_step, id)
     where failed_step is not null;
+create index instances_by_error_group on gen_durable.instances (error_group, id)
+    where error_group is not null;

@@ -4,7 +4,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::json::{id_text, serialize_with_methods};
-use crate::{id::Status, names::names};
+use crate::{
+    id::Status,
+    model::instance::{Search, SearchHit},
+    names::names,
+};
 
 /// The action of a bulk action on each matching instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,11 +78,17 @@ pub struct BulkConditions {
     pub tenant: Option<String>,
     /// The complete key of the instance.
     pub key: Option<String>,
+    /// The beginning of the key of the instance.
+    pub key_prefix: Option<String>,
+    /// The lane key, also of an instance that has left the lane.
+    pub lane: Option<String>,
+    /// The partition key.
+    pub partition: Option<String>,
     /// A part of the text of the instance's last error, in upper or lower case.
     pub error: Option<String>,
-    /// The fingerprint of the last error, as the function of the runner computes it; see
-    /// [`Operate::bulk_runner`](crate::operate::Operate::bulk_runner).
-    pub fingerprint: Option<String>,
+    /// The group of the last error, as in [`Search::error_group`]. `like:42` names the group that
+    /// the error of the instance 42 has when the bulk action is requested.
+    pub error_group: Option<String>,
     /// Selects only instances that callers enqueued at this time or later.
     pub since: Option<Timestamp>,
     /// Selects only instances that callers enqueued before this time.
@@ -96,12 +106,49 @@ impl BulkConditions {
             queue: None,
             tenant: None,
             key: None,
+            key_prefix: None,
+            lane: None,
+            partition: None,
             error: None,
-            fingerprint: None,
+            error_group: None,
             since: None,
             until: None,
         }
     }
+
+    /// Returns the search that finds the instances that meet these conditions now.
+    pub fn search(&self) -> Search {
+        let conditions = self.clone();
+        Search {
+            machine: conditions.machine,
+            version: conditions.version,
+            status: Some(conditions.status),
+            step: conditions.step,
+            queue: conditions.queue,
+            tenant: conditions.tenant,
+            key: conditions.key,
+            key_prefix: conditions.key_prefix,
+            lane: conditions.lane,
+            partition: conditions.partition,
+            error: conditions.error,
+            error_group: conditions.error_group,
+            since: conditions.since,
+            until: conditions.until,
+            ..Search::default()
+        }
+    }
+}
+
+/// How many instances a bulk action would change if it began now.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct BulkPreview {
+    /// The number of matching instances, up to 10,000.
+    pub count: u64,
+    /// Whether `count` is the number of all matching instances, and not a lower bound.
+    pub is_exact: bool,
+    /// The newest matching instances, up to 20.
+    pub sample: Vec<SearchHit>,
 }
 
 /// A bulk action to be requested; see [`Operate::begin_bulk`](crate::operate::Operate::begin_bulk).

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::json::{id_text, json_text, serialize_with_methods};
-use crate::id::Status;
+use crate::{id::Status, names::names};
 
 /// An instance, with the columns that `durable show` prints. The JSON columns serialize as they are
 /// stored, digit by digit. `lane_head` and `blocks_its_lane` are further keys, with the values of
@@ -125,10 +125,11 @@ pub struct Count {
 /// The conditions of a search for instances. A search finds an instance if the instance meets all
 /// conditions that the caller set.
 ///
-/// A search by `key`, `key_prefix`, `tenant`, a status of instances that wait, failed or were
-/// cancelled, `since` or `until` uses an index; so does a search for failed or stuck instances by
-/// `machine` and `step`. Other conditions are compared row by row, and every page reads a bounded
-/// number of rows: [`SearchPage::next`] continues the search until the whole table has been read.
+/// A search by `key`, `key_prefix`, `tenant`, `error_group`, a status of instances that wait,
+/// failed or were cancelled, `since` or `until` uses an index; so does a search for failed or stuck
+/// instances by `machine` and `step`. Other conditions are compared row by row, and every page
+/// reads a bounded number of rows: [`SearchPage::next`] continues the search until the whole table
+/// has been read.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs)]
 pub struct Search {
@@ -149,17 +150,42 @@ pub struct Search {
     pub partition: Option<String>,
     /// A part of the text of the instance's last error, in upper or lower case.
     pub error: Option<String>,
+    /// Selects only failed and stuck instances with an error of this group:
+    /// [`FailureGroup::fingerprint`](super::throughput::FailureGroup::fingerprint), the text of
+    /// such an error, or `like:42` for the group of the instance 42.
+    pub error_group: Option<String>,
     /// Selects only instances that callers enqueued at this time or later.
     pub since: Option<Timestamp>,
     /// Selects only instances that callers enqueued before this time. The search begins at the ids
     /// of ten minutes later: it does not find instances that one statement inserted more than ten
     /// minutes after the statement began.
     pub until: Option<Timestamp>,
+    /// The order of the instances.
+    pub order: SearchOrder,
     /// Only instances with an id below this id, which is the `next` of the previous page.
     pub before: Option<i64>,
+    /// Only instances with an id above this id, which is the `next` of the previous page in the
+    /// order [`OldestFirst`](SearchOrder::OldestFirst).
+    pub after: Option<i64>,
     /// The largest number of instances on the page, up to 200; 0 means 50.
     pub limit: usize,
 }
+
+/// The order of the instances that a search finds. Every order is that of an index.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum SearchOrder {
+    /// The instance with the largest id first.
+    #[default]
+    NewestFirst,
+    /// The instance with the smallest id first.
+    OldestFirst,
+}
+
+names!(SearchOrder, "order of a search", {
+    NewestFirst => "newest",
+    OldestFirst => "oldest",
+});
 
 /// An instance that a search found: a part of the fields of [`Instance`], without its state and
 /// data.
@@ -193,10 +219,11 @@ pub struct SearchHit {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SearchPage {
-    /// The instances that the search found, the newest first.
+    /// The instances that the search found, in the order of the search.
     pub instances: Vec<SearchHit>,
-    /// The `before` of the next page: the search has compared every instance with this id or a
-    /// larger one. `None`: this was the last page.
+    /// The `before` of the next page, or its `after` in the order
+    /// [`OldestFirst`](SearchOrder::OldestFirst): the search has compared every instance up to this
+    /// id. `None`: this was the last page.
     #[serde(serialize_with = "id_text::optional")]
     pub next: Option<i64>,
     /// When the instance with the id `next` was enqueued: how far back the search has come.

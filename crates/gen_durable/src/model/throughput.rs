@@ -45,12 +45,15 @@ pub struct FailureGroup {
     pub machine: String,
     pub step: String,
     pub status: Status,
-    /// The beginning of the error text of these instances.
+    /// The common text of the errors of the group: the beginning of an error without its numbers
+    /// and quoted names, as in `order # not found`. `None` if no error was recorded.
+    pub fingerprint: Option<String>,
+    /// The beginning of the error text of the newest instance.
     pub error: Option<String>,
     pub count: i64,
     pub first_at: Timestamp,
     pub last_at: Timestamp,
-    /// The id of the newest instance with this error.
+    /// The id of the newest instance of the group.
     #[serde(serialize_with = "id_text::required")]
     pub newest_id: i64,
 }

@@ -1,13 +1,12 @@
 //! Bulk actions: retry, cancel or discard all instances that meet some conditions.
 
-use std::{fmt, sync::Arc};
-
 use super::{KEY_BYTES_MAX, NAME_BYTES_MAX, Operate, named};
 use crate::{
     error::{Error, storable},
     inspect::Inspect,
     model::{
-        bulk::{BulkAction, BulkKind, NewBulkAction},
+        bulk::{BulkAction, BulkConditions, BulkKind, BulkPreview, NewBulkAction},
+        instance::Search,
         page_size,
     },
     store::{
@@ -20,6 +19,12 @@ use crate::{
 const PAGE_MAX: usize = 200;
 /// The largest number of instances that one transaction of a bulk action changes.
 const MATCHES_MAX: i32 = 500;
+/// The largest number of instances that a preview counts.
+const COUNTED_MAX: u64 = 10_000;
+/// The largest number of pages of a search that a preview reads.
+const PREVIEW_PAGES_MAX: usize = 100;
+/// The largest number of instances that a preview shows.
+const SAMPLE_MAX: usize = 20;
 /// The largest length in bytes of a text in the conditions.
 const TEXT_BYTES_MAX: usize = 1_000;
 
@@ -61,16 +66,10 @@ impl Operate {
             .map_err(|fault| fault.into_error("stop a bulk action"))
     }
 
-    /// Creates a runner, which executes bulk actions. `fingerprint` computes the fingerprint of an
-    /// error text (at most its first 500 characters), for conditions that have one: all runners
-    /// must use the same function.
-    pub fn bulk_runner(
-        &self,
-        fingerprint: impl Fn(&str) -> String + Send + Sync + 'static,
-    ) -> BulkRunner {
+    /// Creates a runner, which executes bulk actions.
+    pub fn bulk_runner(&self) -> BulkRunner {
         BulkRunner {
             operate: self.clone(),
-            fingerprint: Arc::new(fingerprint),
             lease: None,
             matches_max: MATCHES_MAX,
         }
@@ -78,6 +77,42 @@ impl Operate {
 }
 
 impl Inspect {
+    /// Counts the instances that meet the conditions of a bulk action, up to 10,000, and returns
+    /// the newest of them.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
+    pub async fn preview_bulk(&self, conditions: &BulkConditions) -> Result<BulkPreview, Error> {
+        let mut preview = BulkPreview {
+            count: 0,
+            is_exact: false,
+            sample: Vec::new(),
+        };
+        let mut search = Search {
+            limit: PAGE_MAX,
+            ..conditions.search()
+        };
+        for _ in 0..PREVIEW_PAGES_MAX {
+            let page = self.search(search.clone()).await?;
+            for found in page.instances {
+                if preview.count == COUNTED_MAX {
+                    return Ok(preview);
+                }
+                preview.count += 1;
+                if preview.sample.len() < SAMPLE_MAX {
+                    preview.sample.push(found);
+                }
+            }
+            search.before = page.next;
+            if search.before.is_none() {
+                preview.is_exact = true;
+                break;
+            }
+        }
+        Ok(preview)
+    }
+
     /// Returns bulk actions with an id below `before`, the newest first: at most `limit`, up to
     /// 200; 0 means 50. The newest 1,000 are kept.
     ///
@@ -114,27 +149,19 @@ impl Inspect {
 ///
 /// ```no_run
 /// # async fn demo(client: gen_durable::Client) -> Result<(), gen_durable::Error> {
-/// let mut runner = client.operate().bulk_runner(|error| error.to_owned());
+/// let mut runner = client.operate().bulk_runner();
 /// while runner.take().await?.is_some() {
 ///     while runner.run_page().await? {}
 /// }
 /// # Ok(()) }
 /// ```
+#[derive(Debug)]
 pub struct BulkRunner {
     operate: Operate,
-    fingerprint: Arc<dyn Fn(&str) -> String + Send + Sync>,
     lease: Option<BulkLease>,
     /// The largest number of matching instances of the next page. It is smaller than
     /// `MATCHES_MAX` after a page that the database refused.
     matches_max: i32,
-}
-
-impl fmt::Debug for BulkRunner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BulkRunner")
-            .field("lease", &self.lease)
-            .finish_non_exhaustive()
-    }
 }
 
 impl BulkRunner {
@@ -143,11 +170,24 @@ impl BulkRunner {
     /// # Errors
     /// The database is unreachable.
     pub async fn take(&mut self) -> Result<Option<i64>, Error> {
+        self.take_only(None).await
+    }
+
+    /// Leases the bulk action with this id. Returns `false` if it has ended, does not exist, or has
+    /// a live runner.
+    ///
+    /// # Errors
+    /// The database is unreachable.
+    pub async fn take_one(&mut self, id: i64) -> Result<bool, Error> {
+        Ok(self.take_only(Some(id)).await?.is_some())
+    }
+
+    async fn take_only(&mut self, only: Option<i64>) -> Result<Option<i64>, Error> {
         let taken = self
             .operate
             .pool
             .connections
-            .apart(|connection| async move { bulk::take(&connection).await })
+            .apart(move |connection| async move { bulk::take(&connection, only).await })
             .await?;
         self.lease = taken.map_err(|fault| fault.into_error("take a bulk action"))?;
         self.matches_max = MATCHES_MAX;
@@ -166,25 +206,19 @@ impl BulkRunner {
         let Some(lease) = self.lease.clone() else {
             return Ok(false);
         };
-        let (kind, fingerprint, matches_max) =
-            (lease.kind, self.fingerprint.clone(), self.matches_max);
+        let (kind, matches_max) = (lease.kind, self.matches_max);
         let ran = self
             .operate
             .pool
             .connections
             .apart(move |connection| async move {
-                let mut page = bulk::page(&connection, lease.id, matches_max).await?;
-                if let Some(wanted) = &lease.fingerprint {
-                    page.matches.retain(|found| {
-                        fingerprint(found.error.as_deref().unwrap_or_default()) == *wanted
-                    });
-                }
+                let page = bulk::page(&connection, lease.id, matches_max).await?;
                 match bulk::apply(&connection, &lease, &page, None).await {
-                    Err(fault) if is_of_a_row(&fault) && page.matches.len() > 1 => {
-                        Ok(PageOutcome::TooLarge(page.matches.len()))
+                    Err(fault) if is_of_a_row(&fault) && page.ids.len() > 1 => {
+                        Ok(PageOutcome::TooLarge(page.ids.len()))
                     }
-                    Err(fault) if is_of_a_row(&fault) && page.matches.len() == 1 => {
-                        let id = page.matches.first().map_or(0, |found| found.id);
+                    Err(fault) if is_of_a_row(&fault) && page.ids.len() == 1 => {
+                        let id = page.ids.first().copied().unwrap_or_default();
                         let why = storable(&format!("instance {id}: {}", fault.message()));
                         let refused = bulk::apply(&connection, &lease, &page, Some(&why)).await;
                         refused.map(PageOutcome::Applied)
@@ -275,8 +309,11 @@ fn checked(mut new: NewBulkAction) -> Result<NewBulkAction, Error> {
         ("a step's name", &conditions.step, NAME_BYTES_MAX),
         ("a queue's name", &conditions.queue, NAME_BYTES_MAX),
         ("a key", &conditions.key, KEY_BYTES_MAX),
+        ("a key's prefix", &conditions.key_prefix, KEY_BYTES_MAX),
+        ("a lane's key", &conditions.lane, KEY_BYTES_MAX),
+        ("a partition key", &conditions.partition, KEY_BYTES_MAX),
         ("an error text", &conditions.error, TEXT_BYTES_MAX),
-        ("a fingerprint", &conditions.fingerprint, TEXT_BYTES_MAX),
+        ("a group of errors", &conditions.error_group, TEXT_BYTES_MAX),
     ] {
         if let Some(text) = text {
             named(what, text, bytes_max)?;

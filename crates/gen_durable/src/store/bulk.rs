@@ -6,6 +6,7 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     row::{named, parsed},
+    search::after_prefix,
     sql,
 };
 use crate::model::bulk::{BulkAction, BulkConditions, BulkKind, NewBulkAction};
@@ -24,6 +25,10 @@ sql!(
         TEXT,
         TEXT,
         TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
         TIMESTAMPTZ,
         TIMESTAMPTZ,
         TEXT,
@@ -36,14 +41,12 @@ sql!(
         INT8
     ]
 );
-sql!(TAKE, "bulk_take.sql", [FLOAT8]);
+sql!(TAKE, "bulk_take.sql", [FLOAT8, INT8]);
 sql!(PAGE, "bulk_page.sql", [INT8, INT4, INT4]);
 sql!(
     APPLY,
     "bulk_apply.sql",
-    [
-        INT8, TEXT, FLOAT8, INT8, INT8, INT4, BOOL, INT8_ARRAY, INT8_ARRAY, TEXT
-    ]
+    [INT8, TEXT, FLOAT8, INT8, INT8, INT4, BOOL, INT8_ARRAY, TEXT]
 );
 sql!(STOP, "bulk_stop.sql", [INT8]);
 sql!(FAIL, "bulk_fail.sql", [INT8, TEXT, TEXT]);
@@ -70,11 +73,15 @@ pub(crate) async fn begin(
         queue,
         tenant,
         key,
+        key_prefix,
+        lane,
+        partition,
         error,
-        fingerprint,
+        error_group,
         since,
         until,
     } = &new.conditions;
+    let key_prefix_end = key_prefix.as_deref().map(after_prefix);
     let expected = i64::try_from(new.expected).unwrap_or(i64::MAX);
     let params: &[Param<'_>] = &[
         &new.kind.name(),
@@ -85,8 +92,12 @@ pub(crate) async fn begin(
         queue,
         tenant,
         key,
+        key_prefix,
+        &key_prefix_end,
+        lane,
+        partition,
         error,
-        fingerprint,
+        error_group,
         since,
         until,
         &new.retry_step,
@@ -108,18 +119,20 @@ pub(crate) struct BulkLease {
     pub(crate) id: i64,
     runner: String,
     pub(crate) kind: BulkKind,
-    pub(crate) fingerprint: Option<String>,
 }
 
-/// Leases the oldest open bulk action that no live runner executes.
-pub(crate) async fn take(connection: &Connection) -> Result<Option<BulkLease>, Fault> {
-    let rows = connection.act_alone(&TAKE, &[&LEASE_SECONDS]).await?;
+/// Leases the oldest open bulk action that no live runner executes, or the one with the id `only`.
+pub(crate) async fn take(
+    connection: &Connection,
+    only: Option<i64>,
+) -> Result<Option<BulkLease>, Fault> {
+    let params: &[Param<'_>] = &[&LEASE_SECONDS, &only];
+    let rows = connection.act_alone(&TAKE, params).await?;
     let lease = |row| {
         Ok(BulkLease {
             id: named(row, "id")?,
             runner: named(row, "runner")?,
             kind: parsed(row, "action")?,
-            fingerprint: named(row, "fingerprint")?,
         })
     };
     rows.first().map(lease).transpose()
@@ -130,18 +143,11 @@ pub(crate) async fn take(connection: &Connection) -> Result<Option<BulkLease>, F
 pub(crate) struct BulkPage {
     /// The cursor of the bulk action when the page was read.
     pub(crate) cursor: i64,
-    pub(crate) matches: Vec<BulkMatch>,
+    /// The ids of the instances that meet the conditions.
+    pub(crate) ids: Vec<i64>,
     read_to: i64,
     examined: i32,
     is_last: bool,
-}
-
-/// An instance that meets the conditions of a bulk action, except the fingerprint.
-#[derive(Debug)]
-pub(crate) struct BulkMatch {
-    pub(crate) id: i64,
-    epoch: i64,
-    pub(crate) error: Option<String>,
 }
 
 /// Reads the next page of a bulk action, with at most `matches_max` matching instances.
@@ -155,20 +161,9 @@ pub(crate) async fn page(
         .await?;
     let row = rows.first().ok_or_else(Fault::no_row)?;
     let ids: Option<Vec<i64>> = named(row, "ids")?;
-    let epochs: Option<Vec<i64>> = named(row, "epochs")?;
-    let errors: Option<Vec<Option<String>>> = named(row, "errors")?;
-    let rest = epochs
-        .unwrap_or_default()
-        .into_iter()
-        .zip(errors.unwrap_or_default());
     Ok(BulkPage {
         cursor: named(row, "cursor")?,
-        matches: ids
-            .unwrap_or_default()
-            .into_iter()
-            .zip(rest)
-            .map(|(id, (epoch, error))| BulkMatch { id, epoch, error })
-            .collect(),
+        ids: ids.unwrap_or_default(),
         read_to: named(row, "read_to")?,
         examined: named(row, "examined")?,
         is_last: named(row, "is_last")?,
@@ -191,13 +186,7 @@ pub(crate) async fn apply(
     page: &BulkPage,
     refusal: Option<&str>,
 ) -> Result<Option<Applied>, Fault> {
-    let matches: &[BulkMatch] = if refusal.is_none() {
-        &page.matches
-    } else {
-        &[]
-    };
-    let ids: Vec<i64> = matches.iter().map(|found| found.id).collect();
-    let epochs: Vec<i64> = matches.iter().map(|found| found.epoch).collect();
+    let ids: &[i64] = if refusal.is_none() { &page.ids } else { &[] };
     let params: &[Param<'_>] = &[
         &lease.id,
         &lease.runner,
@@ -207,7 +196,6 @@ pub(crate) async fn apply(
         &page.examined,
         &page.is_last,
         &ids,
-        &epochs,
         &refusal,
     ];
     let rows = connection.act_alone(&APPLY, params).await?;
@@ -261,8 +249,11 @@ fn read(row: &Row) -> Result<BulkAction, Fault> {
             queue: named(row, "queue")?,
             tenant: named(row, "tenant")?,
             key: named(row, "key")?,
+            key_prefix: named(row, "key_prefix")?,
+            lane: named(row, "lane")?,
+            partition: named(row, "partition")?,
             error: named(row, "error_contains")?,
-            fingerprint: named(row, "fingerprint")?,
+            error_group: named(row, "error_group")?,
             since: named(row, "since")?,
             until: named(row, "until")?,
         },

@@ -25,7 +25,7 @@ sql!(ARRIVED, "arrived.sql", [INT8, INT4]);
 sql!(COUNTS, "status_counts.sql", [INT4]);
 sql!(QUEUED, "queued_counts.sql", [INT4]);
 sql!(BACKLOG, "backlog.sql", [INT4]);
-sql!(ERRORS, "failure_groups.sql", [INT4]);
+sql!(ERRORS, "failure_groups.sql", [INT4, INT4]);
 sql!(ESTIMATE, "estimate.sql", []);
 
 /// The largest number to which the queries of this module count instances.
@@ -34,6 +34,8 @@ pub(crate) const COUNTED_MAX: i32 = 10_001;
 const SAMPLED_MAX: i32 = 20_000;
 /// The largest number of failed instances that one query reads to group their errors.
 const ERRORS_MAX: i32 = 5_000;
+/// The largest number of groups of errors that one query returns.
+const GROUPS_MAX: i32 = 2_000;
 
 /// Counts the instances that settled since this time, grouped by second.
 pub(crate) async fn settled(
@@ -122,6 +124,7 @@ pub(crate) async fn failure_groups(connection: &Connection) -> Result<Vec<Failur
             machine: named(row, "machine")?,
             step: named(row, "step")?,
             status: parsed(row, "status")?,
+            fingerprint: named(row, "fingerprint")?,
             error: named(row, "error")?,
             count: named(row, "count")?,
             first_at: named(row, "first_at")?,
@@ -129,7 +132,9 @@ pub(crate) async fn failure_groups(connection: &Connection) -> Result<Vec<Failur
             newest_id: named(row, "newest")?,
         })
     };
-    let rows = connection.query(&ERRORS, &[&ERRORS_MAX]).await?;
+    let rows = connection
+        .query(&ERRORS, &[&ERRORS_MAX, &GROUPS_MAX])
+        .await?;
     rows.iter().map(read).collect()
 }
 

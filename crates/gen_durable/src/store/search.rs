@@ -15,7 +15,7 @@ use super::{
 use crate::{
     id::Status,
     model::{
-        instance::{Search, SearchHit, SearchPage},
+        instance::{Search, SearchHit, SearchOrder, SearchPage},
         page_size,
     },
 };
@@ -41,7 +41,9 @@ sql!(
         TEXT,
         TIMESTAMPTZ,
         TIMESTAMPTZ,
-        TEXT
+        TEXT,
+        TEXT,
+        BOOL
     ]
 );
 sql!(
@@ -62,14 +64,14 @@ sql!(
         TEXT,
         TIMESTAMPTZ,
         TIMESTAMPTZ,
-        INT4
+        BOOL
     ]
 );
 sql!(
     SEARCH_FLOOR,
     "search_floor.sql",
     [
-        TEXT, INT8, INT8, INT4, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT
+        TEXT, INT8, INT8, INT4, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, BOOL
     ]
 );
 sql!(
@@ -110,6 +112,7 @@ enum SearchIndex {
     Prefix,
     Tenant,
     FailedStep,
+    ErrorGroup,
 }
 
 impl SearchIndex {
@@ -121,6 +124,9 @@ impl SearchIndex {
         }
         if search.key_prefix.is_some() {
             return SearchIndex::Prefix;
+        }
+        if search.error_group.is_some() {
+            return SearchIndex::ErrorGroup;
         }
         match search.status {
             Some(Failed | Stuck) if search.machine.is_some() && search.step.is_some() => {
@@ -145,6 +151,7 @@ impl SearchIndex {
             SearchIndex::Prefix => "prefix",
             SearchIndex::Tenant => "tenant",
             SearchIndex::FailedStep => "failed_step",
+            SearchIndex::ErrorGroup => "error_group",
         }
     }
 
@@ -152,7 +159,9 @@ impl SearchIndex {
     /// reads no more rows than it returns.
     fn finds_all(self, search: &Search) -> bool {
         let mut others = Search {
+            order: SearchOrder::default(),
             before: None,
+            after: None,
             limit: 0,
             ..search.clone()
         };
@@ -161,6 +170,7 @@ impl SearchIndex {
             SearchIndex::Status => others.status = None,
             SearchIndex::Key => others.key = None,
             SearchIndex::Tenant => others.tenant = None,
+            SearchIndex::ErrorGroup => others.error_group = None,
             SearchIndex::Prefix | SearchIndex::Executing => return false,
         }
         others == Search::default()
@@ -175,12 +185,13 @@ struct IdRange {
 }
 
 impl IdRange {
-    /// Returns the ids of all instances that a search may find: below its cursor, and of its time
+    /// Returns the ids of all instances that a search may find: beyond its cursor, and of its time
     /// of enqueueing.
     async fn of(connection: &Connection, search: &Search) -> Result<IdRange, Fault> {
         let below = search.before.unwrap_or(i64::MAX);
+        let from = search.after.map_or(0, |after| after.saturating_add(1));
         if search.since.is_none() && search.until.is_none() {
-            return Ok(IdRange { from: 0, below });
+            return Ok(IdRange { from, below });
         }
         let earliest = search.since.map(|since| {
             let earlier = since.checked_sub(STATEMENT_MAX);
@@ -196,9 +207,9 @@ impl IdRange {
         let Some(row) = rows.first() else {
             return Err(Fault::unexpected("no row of a statement without a table"));
         };
-        let until: i64 = named(row, "below")?;
+        let (since, until): (i64, i64) = (named(row, "lowest")?, named(row, "below")?);
         Ok(IdRange {
-            from: named(row, "lowest")?,
+            from: from.max(since),
             below: below.min(until),
         })
     }
@@ -207,8 +218,8 @@ impl IdRange {
 /// How far one page of a search reads.
 #[derive(Debug)]
 struct Floor {
-    lowest: Option<i64>,
-    lowest_at: Option<Timestamp>,
+    reached: Option<i64>,
+    reached_at: Option<Timestamp>,
     rows_read: i64,
 }
 
@@ -235,21 +246,27 @@ async fn floor(
         &search.key,
         &search.key_prefix,
         &after,
+        &search.error_group,
+        &is_oldest_first(search),
     ];
     let rows = connection.query(&SEARCH_FLOOR, params).await?;
     let Some(row) = rows.first() else {
         return Err(Fault::unexpected("an aggregate returned no row"));
     };
     Ok(Floor {
-        lowest: named(row, "lowest")?,
-        lowest_at: named(row, "lowest_at")?,
+        reached: named(row, "reached")?,
+        reached_at: named(row, "reached_at")?,
         rows_read: named(row, "rows_read")?,
     })
 }
 
+fn is_oldest_first(search: &Search) -> bool {
+    search.order == SearchOrder::OldestFirst
+}
+
 /// Returns the first text that follows all texts with this prefix, in the order of their bytes. The
 /// text is longer than every key if no such text exists.
-fn after_prefix(prefix: &str) -> String {
+pub(super) fn after_prefix(prefix: &str) -> String {
     let mut rest = prefix.to_owned();
     while let Some(last) = rest.pop() {
         // `char::from_u32` rejects the surrogates, which follow U+D7FF.
@@ -262,7 +279,7 @@ fn after_prefix(prefix: &str) -> String {
     char::MAX.to_string()
 }
 
-/// Returns a page of the instances that a search finds, the newest first.
+/// Returns a page of the instances that a search finds.
 pub(crate) async fn page(connection: &Connection, search: &Search) -> Result<SearchPage, Fault> {
     let rows_max = page_size(search.limit, PAGE_MAX);
     let mut ids = IdRange::of(connection, search).await?;
@@ -283,9 +300,12 @@ pub(crate) async fn page(connection: &Connection, search: &Search) -> Result<Sea
             false => ROWS_READ_MAX,
         };
         let floor = floor(connection, search, index, ids, most).await?;
-        if let Some(lowest) = floor.lowest.filter(|_| floor.rows_read >= i64::from(most)) {
-            ids.from = lowest;
-            end = Some((lowest, floor.lowest_at));
+        if let Some(reached) = floor.reached.filter(|_| floor.rows_read >= i64::from(most)) {
+            match search.order {
+                SearchOrder::NewestFirst => ids.from = reached,
+                SearchOrder::OldestFirst => ids.below = reached.saturating_add(1),
+            }
+            end = Some((reached, floor.reached_at));
         }
     }
     let instances = rows(connection, search, index, ids, rows_max).await?;
@@ -326,6 +346,7 @@ async fn rows(
         &search.error,
         &search.since,
         &search.until,
+        &is_oldest_first(search),
     ];
     let others: &[Param<'_>] = &[
         &index.name(),
@@ -346,6 +367,8 @@ async fn rows(
         &search.since,
         &search.until,
         &after,
+        &search.error_group,
+        &is_oldest_first(search),
     ];
     let rows = match index {
         SearchIndex::Executing => connection.query(&SEARCH_EXECUTING, executing).await?,

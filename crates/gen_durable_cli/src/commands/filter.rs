@@ -1,5 +1,5 @@
-//! The options that select instances: `durable ls` and `durable export` have the conditions of
-//! `GET /api/v1/instances`.
+//! The options that select instances: `durable ls`, `durable export` and the bulk actions have the
+//! conditions of `GET /api/v1/instances`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use gen_durable::{
     inspect::{Inspect, SearchPage, Status},
     schedule::Timestamp,
 };
-use gen_durable_dash::{FindError, InstancesQuery, Redaction};
+use gen_durable_dash::{FindError, InstancesQuery};
 
 use crate::connect::Usage;
 
@@ -37,7 +37,8 @@ pub(crate) struct FilterArgs {
     /// Only instances with this text in their error
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Only this group of errors, as the page Failures names it: "order # not found"
+    /// Only this group of errors, as the page Failures names it: "order # not found". Also the text
+    /// of such an error, or like:ID for the group of that instance
     #[arg(long, value_name = "TEXT")]
     error_group: Option<String>,
     /// Only instances with this key
@@ -92,9 +93,8 @@ impl FilterArgs {
 
 /// Searches for one page of instances.
 pub(crate) async fn find(inspect: &Inspect, query: &InstancesQuery) -> anyhow::Result<SearchPage> {
-    let redaction = Redaction::default();
     in_time(async {
-        let found = gen_durable_dash::find(inspect, query, &redaction).await;
+        let found = gen_durable_dash::find(inspect, query).await;
         found.map_err(|error| match error {
             FindError::Invalid(error) => Usage::new(error.to_string()).into(),
             FindError::Failed(error) => anyhow::Error::from(error),

@@ -1,9 +1,9 @@
-//! `durable ls`: lists instances, newest first.
+//! `durable ls`: lists instances, the newest or the oldest first.
 
 use std::time::Duration;
 
 use gen_durable::{
-    inspect::{Inspect, SearchPage},
+    inspect::{Inspect, SearchOrder, SearchPage},
     schedule::Timestamp,
 };
 use gen_durable_dash::InstancesQuery;
@@ -24,7 +24,7 @@ const ERROR_CHARS: usize = 60;
 /// How long `durable ls` searches for a full page of instances.
 const SEARCH_MAX: Duration = Duration::from_secs(10);
 
-/// List instances, newest first
+/// List instances, the newest or the oldest first
 ///
 /// Conditions that have an index find an instance of any age at once. Others are compared row by
 /// row: the command searches for at most 10 s, and prints how far it has come.
@@ -32,6 +32,12 @@ const SEARCH_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct LsArgs {
     #[command(flatten)]
     filter: FilterArgs,
+    /// The order: newest or oldest first. There is an index for no other order
+    #[arg(long, value_name = "ORDER", default_value = "newest")]
+    sort: String,
+    /// Only instances with a higher id, for the next page with --sort oldest
+    #[arg(long, value_name = "ID", conflicts_with = "before")]
+    after: Option<i64>,
     /// Maximum number of rows, up to 200
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
     limit: u16,
@@ -43,19 +49,26 @@ pub(crate) struct LsArgs {
 
 pub(crate) async fn run(args: LsArgs, json: bool) -> anyhow::Result<()> {
     let inspect = args.database.client().await?.inspect();
-    let page = search(&inspect, args.filter.query(), args.limit).await?;
+    let mut query = args.filter.query();
+    query.sort = Some(args.sort.clone());
+    query.after = args.after.map(|id| id.to_string());
+    let page = search(&inspect, query, args.limit).await?;
     if json {
         return print_json(&page);
     }
     let is_full = page.instances.len() == usize::from(args.limit);
     let now = Timestamp::now();
+    let (more, cursor) = match is_oldest_first(&args.sort) {
+        true => ("newer", "--sort oldest --after"),
+        false => ("older", "--before"),
+    };
     let older = match (page.next, page.next_at) {
-        (Some(id), _) if is_full => format!("\nolder: --before {id}"),
+        (Some(id), _) if is_full => format!("\n{more}: {cursor} {id}"),
         (Some(id), Some(at)) => format!(
-            "\nsearched down to id {id}, enqueued {}; to continue: --before {id}",
+            "\nsearched as far as id {id}, enqueued {}; to continue: {cursor} {id}",
             relative(at, now)
         ),
-        (Some(id), None) => format!("\nsearched down to id {id}; to continue: --before {id}"),
+        (Some(id), None) => format!("\nsearched as far as id {id}; to continue: {cursor} {id}"),
         (None, _) => String::new(),
     };
     if page.instances.is_empty() {
@@ -85,6 +98,10 @@ pub(crate) async fn run(args: LsArgs, json: bool) -> anyhow::Result<()> {
     print(format!("{rows}{older}"))
 }
 
+fn is_oldest_first(sort: &str) -> bool {
+    sort == SearchOrder::OldestFirst.name()
+}
+
 /// Searches page by page until `limit` instances are found, the whole table has been read, or the
 /// time is over.
 async fn search(
@@ -104,6 +121,10 @@ async fn search(
             page.instances = found;
             return Ok(page);
         }
-        query.before = page.next.map(|id| id.to_string());
+        let next = page.next.map(|id| id.to_string());
+        match query.sort.as_deref().is_some_and(is_oldest_first) {
+            true => query.after = next,
+            false => query.before = next,
+        }
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod show;
 pub(crate) mod tail;
 pub(crate) mod top;
 
+pub(crate) mod bulk;
 pub(crate) mod cancel;
 pub(crate) mod enqueue;
 pub(crate) mod explain;

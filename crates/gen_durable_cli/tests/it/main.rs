@@ -5,6 +5,7 @@
 
 mod audit;
 mod bad_input;
+mod bulk;
 mod demo;
 mod dev;
 mod doctor;

@@ -61,10 +61,11 @@ fn the_help_of_a_command_offers_watch_only_if_the_command_accepts_it() {
         "workers",
         "projections",
         "audit",
+        "bulk",
         "doctor",
     ];
     let writes = [
-        "cancel", "retry", "enqueue", "signal", "pause", "serve", "wait", "dev",
+        "cancel", "retry", "discard", "enqueue", "signal", "pause", "serve", "wait", "dev",
     ];
     for (commands, offers) in [(&reads[..], true), (&writes[..], false)] {
         for command in commands {

@@ -15,8 +15,8 @@ const LIST_MS = 1500;
 const VERBS = { retry: 'Retry', cancel: 'Cancel', discard: 'Discard' };
 const hosts = new Set();
 
-export function BulkButton({ kind, filter, fingerprint, steps = [], label, onDone }) {
-  const open = () => hosts.forEach((show) => show({ kind, filter, fingerprint, steps, onDone }));
+export function BulkButton({ kind, filter, steps = [], label, onDone }) {
+  const open = () => hosts.forEach((show) => show({ kind, filter, steps, onDone }));
   return html`<button class=${kind === 'retry' ? '' : 'danger'} onClick=${open}>${label}</button>`;
 }
 
@@ -34,7 +34,7 @@ export function BulkHost() {
 const isOver = (bulk) => bulk.state !== 'running';
 const bound = (count, isExact) => `${number(count)}${isExact ? '' : '+'}`;
 const outcome = (bulk) => `${number(bulk.changed)} changed, ${number(bulk.refused)} refused, of ${bound(bulk.expected, bulk.expected_is_exact)}`;
-const stateName = (bulk) => ({ running: bulk.is_active ? 'Working…' : 'Waiting for a dashboard', done: 'Done', stopped: 'Stopped', failed: 'Failed' })[bulk.state];
+const stateName = (bulk) => ({ running: bulk.is_active ? 'Working…' : 'Waiting for a dashboard or command', done: 'Done', stopped: 'Stopped', failed: 'Failed' })[bulk.state];
 const conditions = (bulk) => Object.entries(bulk.conditions).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join(', ') + (bulk.retry_step ? `, from step ${bulk.retry_step}` : '');
 
 function Meter({ bulk }) {
@@ -44,14 +44,14 @@ function Meter({ bulk }) {
 
 const Refusals = ({ bulk }) => (bulk.refusals.length > 0 || bulk.error) && html`<ul class="sample">${bulk.error && html`<li class="error-text">${bulk.error}</li>`}${bulk.refusals.map((text) => html`<li class="error-text">${text}</li>`)}</ul>`;
 
-function Bulk({ kind, filter, fingerprint, steps, onDone, onClose }) {
+function Bulk({ kind, filter, steps, onDone, onClose }) {
   const [preview, setPreview] = useState(null);
   const [bulk, setBulk] = useState(null);
   const [error, setError] = useState(null);
   const [isHidden, setHidden] = useState(false);
   const [tries, setTries] = useState(0);
   const [step, setStep] = useState('');
-  const many = { kind, filter, fingerprint };
+  const many = { kind, filter };
   const verb = VERBS[kind];
   const loadPreview = () => post('bulk/preview', many).then((answer) => { setPreview(answer); setError(null); }, setError);
   useEffect(() => { loadPreview(); }, []);

@@ -18,17 +18,17 @@ export function Failures({ live, mayAct }) {
     ${data.failures.length === 0 && html`<${Panel}><${Empty} title="No failures">Failed and stuck instances appear here with their errors, and can be retried.<//><//>`}
     <div class="groups">
     ${data.failures.map((group) => {
-      const filter = { status: group.status, machine: group.machine, step: group.step };
-      return html`<article class="group" key=${`${group.machine}/${group.step}/${group.status}/${group.fingerprint}`}>
+      const filter = { status: group.status, machine: group.machine, step: group.step, error_group: group.error_group };
+      return html`<article class="group" key=${`${group.machine}/${group.step}/${group.status}/${group.error_group}`}>
         <div class="group-count"><b>${atLeast(group.count, data.failures_capped)}</b><${Status} status=${group.status} /></div>
         <div class="group-what">
           <h2 class="error-text">${group.example}</h2>
           <p><a href=${link(`machines/${encodeURIComponent(group.machine)}`)}>${group.machine}</a> · ${group.step} · last <${Time} at=${group.last_at} now=${now} /> · first <${Time} at=${group.first_at} now=${now} /> · newest <${InstanceLink} id=${group.newest_id} /></p>
         </div>
         <div class="row">
-          <a class="button" href=${link('instances', { ...filter, error_group: group.fingerprint })}>List</a>
-          ${mayAct && html`<${BulkButton} kind="retry" filter=${filter} fingerprint=${group.fingerprint} steps=${stepsOf(data, group.machine)} label="Retry all…" />`}
-          ${mayAct && html`<${BulkButton} kind="discard" filter=${filter} fingerprint=${group.fingerprint} label="Discard all…" />`}
+          <a class="button" href=${link('instances', filter)}>List</a>
+          ${mayAct && html`<${BulkButton} kind="retry" filter=${filter} steps=${stepsOf(data, group.machine)} label="Retry all…" />`}
+          ${mayAct && html`<${BulkButton} kind="discard" filter=${filter} label="Discard all…" />`}
         </div>
       </article>`;
     })}

@@ -30,18 +30,17 @@ export function Instances({ query, live, mayAct }) {
   const machines = (live.data?.machines ?? []).map((machine) => machine.name);
   const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === query.machine)?.steps ?? {});
   const queues = (live.data?.queues ?? []).map((queue) => queue.name);
-  // A bulk action takes the group of errors as its fingerprint.
-  const { error_group: fingerprint, ...filter } = query;
   const isFiltered = Object.values(query).some(Boolean);
   // A request searches a bounded number of instances. Without a match, the page continues by itself.
   const [stopped, setStopped] = useState(null);
+  const { sort, before, after, limit, ...filter } = query;
   const search = JSON.stringify(query);
   const goesOn = pages.rows?.length === 0 && pages.next && !pages.error && stopped !== search;
   useEffect(() => { if (goesOn) pages.further({ before: pages.next }); }, [goesOn && pages.next, search]);
   return html`<div class="head"><h1>Instances</h1><div class="row">
-      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} kind="retry" filter=${filter} fingerprint=${fingerprint} steps=${steps} label="Retry all that match…" onDone=${() => load()} />`}
-      ${mayAct && ['failed', 'stuck'].includes(query.status) && html`<${BulkButton} kind="discard" filter=${filter} fingerprint=${fingerprint} label="Discard all that match…" onDone=${() => load()} />`}
-      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} kind="cancel" filter=${filter} fingerprint=${fingerprint} label="Cancel all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} kind="retry" filter=${filter} steps=${steps} label="Retry all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['failed', 'stuck'].includes(query.status) && html`<${BulkButton} kind="discard" filter=${filter} label="Discard all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} kind="cancel" filter=${filter} label="Cancel all that match…" onDone=${() => load()} />`}
       ${mayAct && html`<${EnqueueButton} machines=${live.data?.machines ?? []} />`}
     </div></div>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>

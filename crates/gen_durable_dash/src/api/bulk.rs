@@ -1,17 +1,14 @@
 //! The HTTP handlers of bulk actions, which retry, cancel or discard many instances.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::{
-    inspect::Search,
-    operate::{BulkAction, BulkConditions, BulkKind, NewBulkAction},
-};
+use gen_durable::operate::{BulkAction, BulkConditions, BulkKind, NewBulkAction};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{audit::mark, json as shown};
 use crate::{
     access::Caller,
-    bulk::{Matched, execute_open, matching},
+    bulk::execute_open,
     find::InstancesQuery,
     known,
     problem::{Answer, At, Body, Problem, Query, with_causes},
@@ -26,8 +23,6 @@ pub(crate) struct Many {
     kind: BulkKind,
     #[serde(default)]
     filter: InstancesQuery,
-    /// If set, the bulk action selects only instances with this error fingerprint.
-    fingerprint: Option<String>,
     /// The step from which a retry continues. Without it, each instance continues from its current
     /// step.
     step: Option<String>,
@@ -35,55 +30,13 @@ pub(crate) struct Many {
     #[serde(default)]
     force: bool,
     /// The number of instances that the preview of the bulk action showed to the operator.
-    expect: Option<usize>,
+    expect: Option<u64>,
     why: Option<String>,
 }
 
 impl Many {
-    /// Converts the filter of a bulk action into a search for instances and into conditions.
-    /// Returns an error if the filter names no status, or a status that the action does not allow.
-    fn conditions(&self) -> Answer<(Search, BulkConditions)> {
-        let search = self.filter.search()?;
-        // A bulk action must not change more instances than the search of its filter shows.
-        let missing = [
-            ("key_prefix", &search.key_prefix),
-            ("lane", &search.lane),
-            ("partition", &search.partition),
-        ];
-        if let Some((name, _)) = missing.iter().find(|(_, value)| value.is_some()) {
-            return Err(Problem::invalid(format!(
-                "a bulk action cannot filter by {name}"
-            )));
-        }
-        let Some(status) = search.status.filter(|status| self.kind.applies_to(*status)) else {
-            let allowed = match self.kind {
-                BulkKind::Retry => "can be retried: failed, stuck or cancelled",
-                BulkKind::Cancel => "can be cancelled: one that has not settled",
-                _ => "can be discarded: failed or stuck",
-            };
-            return Err(Problem::invalid(format!(
-                "the filter must name a status that {allowed}"
-            )));
-        };
-        let conditions = BulkConditions {
-            machine: search.machine.clone(),
-            version: search.version,
-            step: search.step.clone(),
-            queue: search.queue.clone(),
-            tenant: search.tenant.clone(),
-            key: search.key.clone(),
-            error: search.error.clone(),
-            fingerprint: self.fingerprint.clone(),
-            since: search.since,
-            until: search.until,
-            ..BulkConditions::new(status)
-        };
-        Ok((search, conditions))
-    }
-
-    async fn matched(&self, shared: &Shared, search: &Search) -> Answer<Matched> {
-        let (inspect, redaction) = (shared.inspect(), &shared.options.redaction);
-        matching(&inspect, search, self.fingerprint.as_deref(), redaction).await
+    fn conditions(&self) -> Answer<BulkConditions> {
+        Ok(self.filter.bulk_conditions(self.kind)?)
     }
 
     /// Returns an error if no live worker knows the step from which a retry should continue.
@@ -101,12 +54,10 @@ impl Many {
 }
 
 impl Many {
-    /// Describes the instances of a bulk action for the audit log: every part of the filter, and
-    /// the error.
+    /// Describes the instances of a bulk action for the audit log: every part of the filter.
     fn described(&self) -> String {
         let mut given = self.filter.described();
         let more = [
-            ("error group", self.fingerprint.clone()),
             ("from step", self.step.clone()),
             ("reason", self.why.clone()),
         ];
@@ -129,9 +80,20 @@ fn redacted(shared: &Shared, caller: &Caller, mut bulk: BulkAction) -> Value {
         *text = redaction.text(text);
     }
     bulk.reason = redaction.text(&bulk.reason);
-    shown::redact(&mut bulk.conditions.error, redaction);
+    let conditions = &mut bulk.conditions;
+    shown::redact(&mut conditions.error, redaction);
+    shown::redact(&mut conditions.error_group, redaction);
     if shown::hides_keys(shared, caller) {
-        shown::hide(&mut bulk.conditions.key);
+        let BulkConditions {
+            key,
+            key_prefix,
+            lane,
+            partition,
+            ..
+        } = conditions;
+        [key, key_prefix, lane, partition]
+            .into_iter()
+            .for_each(shown::hide);
     }
     json!(bulk)
 }
@@ -140,15 +102,13 @@ pub(crate) async fn preview(
     State(shared): State<Shared>,
     Body(many): Body<Many>,
 ) -> Answer<Json<Value>> {
-    let (search, _) = many.conditions()?;
+    let conditions = many.conditions()?;
     many.check_step(&shared).await?;
-    let mut matched = many.matched(&shared, &search).await?;
-    for found in &mut matched.sample {
+    let mut preview = shared.inspect().preview_bulk(&conditions).await?;
+    for found in &mut preview.sample {
         shown::redact(&mut found.last_error, &shared.options.redaction);
     }
-    Ok(Json(
-        json!({"count": matched.count, "is_exact": matched.is_exact, "sample": matched.sample}),
-    ))
+    Ok(Json(json!(preview)))
 }
 
 pub(crate) async fn begin(
@@ -159,11 +119,10 @@ pub(crate) async fn begin(
     let expected = many.expect.ok_or_else(|| {
         Problem::invalid("expect is required: the count that the preview returned")
     })?;
-    let (search, conditions) = many.conditions()?;
+    let conditions = many.conditions()?;
     many.check_step(&shared).await?;
-    let Matched {
-        count, is_exact, ..
-    } = many.matched(&shared, &search).await?;
+    let preview = shared.inspect().preview_bulk(&conditions).await?;
+    let (count, is_exact) = (preview.count, preview.is_exact);
     if count > expected {
         let why = format!(
             "{count} instances match now, the preview showed {expected}: run the preview again"
@@ -176,7 +135,7 @@ pub(crate) async fn begin(
     let mut new = NewBulkAction::new(many.kind, conditions, by.name.clone(), "dashboard");
     new.source.clone_from(&by.place);
     new.retry_step = many.step;
-    new.expected = count.try_into().unwrap_or(u64::MAX);
+    new.expected = count;
     new.expected_is_exact = is_exact;
     if let Some(why) = many.why {
         new.reason = why;

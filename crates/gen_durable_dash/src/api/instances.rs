@@ -29,7 +29,7 @@ pub(crate) async fn list(
     let inspect = shared.inspect();
     let mut page = match caller.role {
         Role::Reader => find_redacted(&inspect, &wanted, redaction).await?,
-        _ => find(&inspect, &wanted, redaction).await?,
+        _ => find(&inspect, &wanted).await?,
     };
     for found in &mut page.instances {
         shown::redact(&mut found.last_error, redaction);

@@ -12,7 +12,6 @@ use serde_json::{Value, json, value::RawValue};
 use crate::{
     access::{Caller, Role},
     alerts::alerts,
-    fingerprint::fingerprint,
     known::steps,
     pulse::Snapshot,
     redact::Redaction,
@@ -112,58 +111,27 @@ fn edge(edge: &Edge) -> Value {
     shown
 }
 
-/// Returns the fingerprint of an error text after its redaction.
-pub(crate) fn redacted_fingerprint(error: Option<&str>, redaction: &Redaction) -> String {
-    fingerprint(&redaction.text(error.unwrap_or_default()))
-}
-
-/// Groups failed and stuck instances by error fingerprint, the largest groups first.
+/// Returns the groups of errors of failed and stuck instances as JSON, the largest groups first.
+/// `error_group` is the condition that finds the instances of the group: the fingerprint, or the id
+/// of an instance if a redacted value is a part of the fingerprint.
 pub(crate) fn failures(troubles: &[FailureGroup], redaction: &Redaction) -> Vec<Value> {
-    struct Group<'a> {
-        first: &'a FailureGroup,
-        count: i64,
-        first_at: Timestamp,
-    }
-    let mut groups: BTreeMap<(String, String, &str, String), Group<'_>> = BTreeMap::new();
-    for trouble in troubles {
-        // The fingerprint is a part of the response, so the redaction comes first.
-        let print = redacted_fingerprint(trouble.error.as_deref(), redaction);
-        let key = (
-            trouble.machine.clone(),
-            trouble.step.clone(),
-            trouble.status.name(),
-            print,
-        );
-        let group = groups.entry(key).or_insert(Group {
-            first: trouble,
-            count: 0,
-            first_at: trouble.first_at,
-        });
-        group.count += trouble.count;
-        group.first_at = group.first_at.min(trouble.first_at);
-        if trouble.last_at > group.first.last_at {
-            group.first = trouble;
-        }
-    }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, group)| std::cmp::Reverse((group.count, group.first.last_at)));
-    groups
-        .into_iter()
-        .take(200)
-        .map(|((machine, step, status, print), group)| {
-            let example = group
-                .first
-                .error
-                .as_deref()
-                .unwrap_or("no error was recorded");
-            json!({
-                "machine": machine, "step": step, "status": status, "fingerprint": print,
-                "example": redaction.text(example), "count": group.count,
-                "first_at": group.first_at.to_string(), "last_at": group.first.last_at.to_string(),
-                "newest_id": group.first.newest_id.to_string(),
-            })
+    let shown = |group: &FailureGroup| {
+        let fingerprint = group.fingerprint.as_deref().unwrap_or_default();
+        let redacted = redaction.text(fingerprint);
+        let condition = match fingerprint == redacted && !fingerprint.is_empty() {
+            true => redacted.clone(),
+            false => format!("like:{}", group.newest_id),
+        };
+        let example = group.error.as_deref().unwrap_or("no error was recorded");
+        json!({
+            "machine": group.machine, "step": group.step, "status": group.status,
+            "fingerprint": redacted, "error_group": condition,
+            "example": redaction.text(example), "count": group.count,
+            "first_at": group.first_at.to_string(), "last_at": group.last_at.to_string(),
+            "newest_id": group.newest_id.to_string(),
         })
-        .collect()
+    };
+    troubles.iter().take(200).map(shown).collect()
 }
 
 /// Returns whether the groups of failures cover a part of all failures: the statement reads at most

@@ -158,6 +158,7 @@ pub(super) const LIVE: Schemas = &[
             "*step",
             "*status",
             "*fingerprint",
+            "*error_group",
             "*example",
             "*count: integer",
             "first_at: time",
@@ -273,7 +274,6 @@ pub(super) const BULKS: Schemas = &[
         &[
             "*kind",
             "*filter: object",
-            "fingerprint",
             "step",
             "force: boolean",
             "expect: integer",

@@ -205,8 +205,8 @@ async fn the_audit_record_of_a_bulk_action_names_the_filter_and_the_error_group(
              select 'order', 'reserve', '{}', 'failed', statement_timestamp(), 'order ' || n || ' not found' from generate_series(1, 3) n",
         )
         .await;
-    let many = json!({"kind": "retry", "filter": {"status": "failed", "machine": "order", "step": "reserve"},
-        "fingerprint": "order # not found", "expect": 3});
+    let many = json!({"kind": "retry", "filter": {"status": "failed", "machine": "order", "step": "reserve",
+        "error_group": "order # not found"}, "expect": 3});
     let begun = server.post("/api/v1/bulk", &many.to_string()).await;
     assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.text);
     eventually("the action is recorded", async || {

@@ -71,6 +71,30 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         1_000,
     ),
     (
+        "a search by group of errors",
+        SEARCH,
+        "'error_group' 9223372036854775807 0 50 null null null null null null null null null null null null null null 'error_#' false",
+        1_000,
+    ),
+    (
+        "the oldest instances of a group of errors",
+        SEARCH,
+        "'error_group' 9223372036854775807 0 50 null null null null null null null null null null null null null null 'error_#' true",
+        1_000,
+    ),
+    (
+        "how far a search by group of errors reads",
+        FLOOR,
+        "'error_group' 9223372036854775807 0 20000 null null null null null null null 'error_#' false",
+        25_000,
+    ),
+    (
+        "the oldest failed instances",
+        SEARCH,
+        "'status' 9223372036854775807 0 50 null null 'failed' null null null null null null null null null null null null true",
+        1_000,
+    ),
+    (
         "how far a search reads",
         FLOOR,
         "'id' 9223372036854775807 0 20000",
@@ -170,7 +194,7 @@ async fn every_statement_of_the_search_reads_a_bounded_number_of_pages() {
             .query_one(&literal(FLOOR, &schema, &floor), &[])
             .await
             .unwrap();
-        let lowest: i64 = floor.get("lowest");
+        let lowest: i64 = floor.get("reached");
         let values = format!("'{index}' 9223372036854775807 {lowest} 50 {of_rows}");
         let (touched, plan) = pages(&client, &literal(SEARCH, &schema, &values)).await;
         if touched > 25_000 || touched == 0 {

@@ -68,6 +68,14 @@ async fn the_instance_search_filters_by_each_of_its_fields() {
     let at_step = "&machine=order&step=charge&status=failed&tenant=t0";
     assert_eq!(count(&format!("{group}{at_step}")).await, 10);
     assert_eq!(count("error_group=card").await, 0);
+    let oldest = server
+        .read("/api/v1/instances?status=failed&sort=oldest&limit=3")
+        .await;
+    let oldest = ids(&oldest);
+    assert!(
+        oldest.is_sorted_by_key(|id| id.parse::<i64>().unwrap()),
+        "{oldest:?}"
+    );
 }
 
 #[tokio::test]
@@ -101,6 +109,9 @@ async fn read_requests_with_invalid_parameters_are_rejected_with_status_400_or_4
     let server = TestServer::new().await;
     for path in [
         "/api/v1/instances?limit=0",
+        "/api/v1/instances?sort=key",
+        "/api/v1/instances?sort=oldest&before=7",
+        "/api/v1/instances?after=7",
         "/api/v1/instances?limit=201",
         "/api/v1/instances?limit=-1",
         "/api/v1/instances?limit=99999999999999999999",

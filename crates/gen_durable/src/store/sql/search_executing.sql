@@ -21,5 +21,5 @@ where ($5::text is null or looked.machine = $5)
   and ($12::text is null or position(lower($12) in lower(looked.last_error)) > 0)
   and ($13::timestamptz is null or looked.inserted_at >= $13)
   and ($14::timestamptz is null or looked.inserted_at < $14)
-order by looked.id desc
+order by case when $15 then looked.id else -looked.id end
 limit $4

@@ -4,6 +4,7 @@
 mod audit;
 mod basics;
 mod bulk;
+mod bulk_conditions;
 mod cancel_token;
 mod cancel_tree;
 mod children;
