@@ -32,6 +32,7 @@ use crate::{
         registry::Registry,
         schedules::RegisteredSchedules,
     },
+    limit::Limit,
     machine::Machine,
     model::projection::ScopeFilter,
     pool::Pool,
@@ -90,7 +91,9 @@ pub struct Lab<App> {
     owner: Pool,
     registry: Registry,
     schedules: RegisteredSchedules,
-    /// Set when the lab has registered its schedules in the database, which it does on first use.
+    limits: Vec<Limit>,
+    /// Set when the lab has registered its schedules and limits in the database, which it does on
+    /// first use.
     registered: tokio::sync::OnceCell<()>,
     readers: Vec<Arc<dyn Reader>>,
     settings: Settings,
@@ -160,6 +163,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             owner,
             registry: Registry::default(),
             schedules: RegisteredSchedules::default(),
+            limits: Vec::new(),
             registered: tokio::sync::OnceCell::new(),
             readers: Vec::new(),
             settings: Settings::default(),
@@ -202,6 +206,19 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.project(projection)
     }
 
+    /// Registers a limit, as [`EngineBuilder::limit`](crate::engine::EngineBuilder::limit) does.
+    /// Rates follow the clock of the lab.
+    ///
+    /// # Panics
+    /// The bounds of the limit are invalid.
+    #[allow(clippy::expect_used)]
+    pub fn limit(mut self, limit: Limit) -> Self {
+        limit.check().expect("the limit could not be registered");
+        self.limits.push(limit);
+        self.registered = tokio::sync::OnceCell::new();
+        self
+    }
+
     /// Sets the settings of the lab: timeouts and limits of steps.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -222,9 +239,12 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// The lab has run a million steps and more are due, or the database fails.
     pub async fn drain(&self) -> DrainStats {
         let mut tally = DrainStats::default();
-        self.register_schedules().await;
+        self.register_schedules_and_limits().await;
         loop {
-            let rows = self.claim(&self.worker, DRAIN_BATCH).await;
+            let (rows, left_some) = self.claim(&self.worker, DRAIN_BATCH).await;
+            if rows.is_empty() && left_some {
+                continue;
+            }
             if rows.is_empty() {
                 if self.fire_due().await == 0 {
                     tally.projection_failures = self.project_all().await;
@@ -285,8 +305,14 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// # Panics
     /// A statement of the lab fails.
     pub async fn step(&self) -> bool {
-        let Some(row) = self.claim(&self.worker, 1).await.pop() else {
-            return false;
+        self.register_schedules_and_limits().await;
+        let row = loop {
+            let (mut rows, left_some) = self.claim(&self.worker, 1).await;
+            match rows.pop() {
+                Some(row) => break row,
+                None if left_some => {}
+                None => return false,
+            }
         };
         let decision = self.run(&row).await;
         self.commit(vec![(row, decision)], &mut DrainStats::default())
@@ -354,7 +380,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             ),
             ..self.worker.clone()
         };
-        for row in self.claim(&crashed, 1).await {
+        for row in self.claim(&crashed, 1).await.0 {
             drop(self.run(&row).await);
         }
         self.call(move |connection| async move {
@@ -383,7 +409,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.client.pool().connections.target.sent()
     }
 
-    async fn claim(&self, worker: &Worker, limit: usize) -> Vec<Claimed> {
+    /// Claims due instances. Returns also whether the pick has left some of them.
+    async fn claim(&self, worker: &Worker, limit: usize) -> (Vec<Claimed>, bool) {
         self.call(|connection| async move { lane::place(&connection).await })
             .await;
         let queues = self
@@ -393,11 +420,15 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .await
             .unwrap_or_else(|error| panic!("{error:#}"));
         let (worker, steps) = (worker.clone(), self.registry.steps());
+        // The clock of the lab stands still while claims end.
+        let freed = self.limits.iter().map(|limit| limit.name.to_string());
+        let freed: Vec<String> = freed.collect();
         self.call(move |connection| async move {
             let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
             let used = pick::priorities(&connection, &names).await?;
             let mut wanted = Wanted {
                 suspects: 1,
+                freed,
                 ..Wanted::default()
             };
             for name in &names {
@@ -407,9 +438,9 @@ impl<App: Send + Sync + 'static> Lab<App> {
                     .map(|(_, priority)| (*priority, Mark::START));
                 wanted.add(name, limit, ranges);
             }
-            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0, None)
-                .await?
-                .rows;
+            let picked =
+                pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0, None).await?;
+            let mut rows = picked.rows;
             // The pick requested up to `limit` instances of each queue. Releases the claims of the
             // instances beyond `limit`.
             let extra = rows.split_off(limit.min(rows.len()));
@@ -417,7 +448,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             if !claims.is_empty() {
                 pick::release_claims(&connection, &claims).await?;
             }
-            Ok(rows)
+            Ok((rows, picked.left_some))
         })
         .await
     }

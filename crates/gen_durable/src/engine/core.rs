@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     id::Status,
+    limit::{self, Limit},
     model::{
         history::{HistoryOutcome, HistoryRecord},
         step_result::ENTERS,
@@ -76,6 +77,8 @@ pub(crate) struct Core {
     /// How this worker shares polls and upkeep with other workers.
     pub(crate) fleet: Fleet,
     pub(crate) lease: Lease,
+    /// The limits in which this worker has ended claims since its last pick.
+    freed_limits: Mutex<BTreeSet<String>>,
     /// The priorities of the runnable instances of each queue, as the last sweep of upkeep found
     /// them.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
@@ -112,6 +115,7 @@ impl Core {
         pool: Pool,
         installation: Arc<str>,
         settings: Settings,
+        limits: &[Limit],
         registry: Registry,
         schedules: RegisteredSchedules,
         worker: Worker,
@@ -119,7 +123,11 @@ impl Core {
         steps: tokio::runtime::Handle,
         calls: Calls,
     ) -> Core {
-        let environment = Arc::new(Environment::new(pool.clone(), installation, &settings));
+        let names = limits.iter().map(|limit| limit.name.to_string());
+        let environment = Arc::new(Environment {
+            limits: Some(names.collect()),
+            ..Environment::new(pool.clone(), installation, &settings)
+        });
         let by_name = queues
             .iter()
             .enumerate()
@@ -146,6 +154,7 @@ impl Core {
             wake: Arc::default(),
             fleet: Fleet::default(),
             priorities: Mutex::default(),
+            freed_limits: Mutex::default(),
             undecodable: Undecodable::default(),
             suspects: AtomicUsize::new(0),
             phase: environment.phase.clone(),
@@ -185,7 +194,15 @@ impl Core {
             outcome,
             ..
         } = ran;
-        let ahead = (outcome == HistoryOutcome::Next && may_continue).then(|| Claimed {
+        // A claim that counts in limits ends with its step, and a step that takes limits needs a claim
+        // that counts in them.
+        let takes_limits = row.limit_group.is_some()
+            || result
+                .effects
+                .as_ref()
+                .is_some_and(|effects| effects.limits.is_some());
+        let goes_on = outcome == HistoryOutcome::Next && may_continue && !takes_limits;
+        let ahead = goes_on.then(|| Claimed {
             step: result.step.clone().unwrap_or_default(),
             data: result.data.clone(),
             state: result.state.clone().unwrap_or_else(|| row.state.clone()),
@@ -214,6 +231,24 @@ impl Core {
             unsure: false,
             ahead,
         }
+    }
+
+    /// Records that a claim has ended that counted in these limits: the next pick tries the instances
+    /// that wait for them.
+    pub(crate) fn free_limits(&self, limit_group: &str) {
+        let mut freed = self
+            .freed_limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        freed.extend(limit::names(limit_group).map(str::to_owned));
+    }
+
+    pub(crate) fn take_freed_limits(&self) -> Vec<String> {
+        let mut freed = self
+            .freed_limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *freed).into_iter().collect()
     }
 
     /// Returns how many suspects this process may claim: one while it holds none, and otherwise

@@ -65,7 +65,7 @@ pub(super) fn encode<M: Machine>(
     // A retry and another wait consume no signals, so that signals can accumulate in the inbox.
     // Every other step result consumes the signals that the step received.
     let consumes = !matches!(action, NextAction::Retry(_) | NextAction::Wait { .. });
-    let (mut run, mut effects) = decide(action, &inputs)?;
+    let (mut run, mut effects) = decide(action, machine, &inputs)?;
     run.within = within;
     effects.new_instances = encode_new_instances(new_instances, inputs.row, limit)?;
     effects.repeats = repeating_timers(repeats, &inputs)?;
@@ -105,11 +105,23 @@ pub(super) fn encode<M: Machine>(
 /// or the result of the instance.
 fn decide<M: Machine>(
     action: NextAction<M>,
+    machine: &M,
     inputs: &Inputs<'_>,
 ) -> Result<(StepRun, Effects), StepError> {
     let limit = inputs.limit;
     let run = |status, outcome| StepRun::of(inputs.row, status, outcome);
     let mut effects = Effects::default();
+    effects.limits = match &action {
+        NextAction::Next(step)
+        | NextAction::Sleep(_, step)
+        | NextAction::Wait { then: step, .. }
+        | NextAction::Spawn { then: step, .. } => {
+            // Without limits now and before, the row's column is null already.
+            let taken = machine.limits(step).encode()?;
+            (taken.group.is_some() || inputs.row.limit_group.is_some()).then_some(taken)
+        }
+        NextAction::Retry(_) | NextAction::Done(_) | NextAction::Fail(_) => None,
+    };
     let run = match action {
         NextAction::Next(step) => {
             enters(&step, run(Status::Runnable, HistoryOutcome::Next), limit)?

@@ -77,7 +77,7 @@ pub(crate) fn answer(
 pub(super) fn makes_due(batch: &[FinishedStep]) -> bool {
     batch.iter().any(|ended| {
         ended.result.effects.is_some()
-            || ended.result.keyed
+            || ended.result.is_exclusive()
             || ended.result.status == Status::Runnable
     })
 }
@@ -122,12 +122,15 @@ pub(super) fn apply_outcomes(
                 "a step result was dropped: the claim is no longer held by this worker"
             );
             metrics::counter!("durable_stale_results_total").increment(1);
-            if result.keyed {
+            if result.is_exclusive() {
                 core.releases.push(result.claim);
             }
         }
         if ours {
             core.failures.settled(&run.row, &result);
+            if let Some(group) = &result.limit_group {
+                core.free_limits(group);
+            }
         }
         if let (Some(effects), true) = (&result.effects, ours) {
             hint_new_instances(core, effects, run.row.now);

@@ -269,6 +269,7 @@ impl Picker {
     fn wanted(&mut self, core: &Core) -> Wanted {
         let mut wanted = Wanted {
             suspects: core.suspects_wanted(),
+            freed: core.take_freed_limits(),
             ..Wanted::default()
         };
         for queue in &core.queues {
@@ -301,6 +302,7 @@ impl Picker {
             now,
             next_due,
             paused,
+            left_some,
             group,
         } = picked;
         core.fleet.set_now(now);
@@ -324,17 +326,20 @@ impl Picker {
             let runs = by_queue.remove(queue).unwrap_or_default();
             self.mark_used(queue, &runs);
             if !paused.contains(queue) {
-                // A pick claims suspects through an index of their own, so a claimed suspect does
-                // not show how far the pick has read the index of the other runnable instances.
+                // A pick claims suspects, and instances that waited for a limit, through indexes of
+                // their own. They do not show how far the pick has read the index of the other
+                // runnable instances.
                 let plain = runs
                     .iter()
-                    .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES);
+                    .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES && !run.row.waited);
                 let was_full = i32::try_from(plain.clone().count()).unwrap_or(i32::MAX) >= *room;
                 let last = plain
                     .map(|run| (run.row.priority, run.row.eligible_at, run.row.id))
                     .max();
-                full |= was_full;
-                self.move_marks(core, queue, last, was_full, now);
+                full |= was_full || left_some;
+                if !left_some {
+                    self.move_marks(core, queue, last, was_full, now);
+                }
             }
             hand_out(core, queue, runs);
         }

@@ -5,7 +5,10 @@ use crate::{
     calendar::{Cycle, Occurrence},
     engine::timer_loop,
     new_instance::IntoNewInstance,
-    store::timer::{self, Range},
+    store::{
+        limit,
+        timer::{self, Range},
+    },
 };
 
 impl<App: Send + Sync + 'static> Lab<App> {
@@ -28,10 +31,14 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
-    pub(super) async fn register_schedules(&self) {
-        let schedules = self.schedules.clone();
-        let register =
-            || self.call(move |connection| async move { schedules.register(&connection).await });
+    pub(super) async fn register_schedules_and_limits(&self) {
+        let (schedules, limits) = (self.schedules.clone(), self.limits.clone());
+        let register = || {
+            self.call(move |connection| async move {
+                limit::declare(&connection, &limits).await?;
+                schedules.register(&connection).await
+            })
+        };
         self.registered.get_or_init(register).await;
     }
 

@@ -60,7 +60,7 @@ pub(super) async fn resolve_outcome(
                 // The next step begins only if this worker still has the claim. If the worker has
                 // lost the claim, another transaction may have cancelled the instance since the
                 // commit.
-                if ended.result.keyed
+                if ended.result.is_exclusive()
                     && ended
                         .ahead
                         .as_ref()
