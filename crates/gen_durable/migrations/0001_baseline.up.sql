@@ -181,8 +181,9 @@ create table gen_durable.instances (
     arrival_no          bigint,
     partition_key    text,
     lane_key         text,
-    -- The limits that the current step takes, each with its key (see `_limit_pairs`); null: none. The
-    -- process that writes the step computes them. A claim of the instance counts in these limits.
+    -- The limits that the current step takes, each with its key (see `_limit_pairs`); null: none.
+    -- The process that writes the step computes them. A claim of the instance counts in these
+    -- limits.
     limit_group      text collate "C",
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
     parent_generation int, -- the parent's join_generation at the spawn
@@ -488,7 +489,7 @@ create table gen_durable.placement_watermarks (
 insert into gen_durable.placement_watermarks default values;
 
 -- schema/tables/limits.sql
--- One row per named limit: its bounds. A limit counts the claims of instances whose step takes it.
+-- One row per named limit: its bounds. A limit counts the claims of instances with a step that takes it.
 create table gen_durable.limits (
     name         text primary key check (octet_length(name) between 1 and 200 and name !~ '[\x01-\x1f]'),
     at_once      int check (at_once >= 0),      -- claims at the same time; null: no bound
@@ -529,8 +530,12 @@ create table gen_durable.limit_keys (
 -- that no two picks count at the same time. Operators change rows of `limits`, and never block a
 -- pick.
 create table gen_durable.limit_locks (
-    name text primary key
-);
+    name       text primary key,
+    -- No more claims than this count in the limit. The last pick that counted them wrote it, and
+    -- each pick since has added its own; claims that have ended since are still in it. While it is
+    -- below the bound, picks need not count. Null: unknown.
+    claims_max bigint
+) with (fillfactor = 50);
 
 -- The tokens of rates: `tokens` were left at `at`. The row with the key '' is the rate of the whole
 -- limit. A rate without a row is full.
@@ -554,19 +559,21 @@ create table gen_durable.limit_holds (
 );
 
 -- The groups with instances in the status `awaiting_limit`, by queue. Only a pick that has locked
--- the limits of a group inserts or deletes its row.
+-- the limits of a group inserts, serves or deletes its row.
 create table gen_durable.limit_backlog (
     limit_group text collate "C" not null,
     queue       text not null,
     names       text[] not null,
-    -- When a pick tries the group again. Groups take turns in this order.
+    -- When a pick tries the group again: at most a minute after it tried the group last. Groups
+    -- take turns in this order.
     ready_at    timestamptz not null default gen_durable.clock(),
-    -- The group waits for the end of a claim, and not for tokens. A worker that has ended a claim
-    -- tries the groups of its limits at once.
-    held        boolean not null default false,
+    -- The bound that had no room left: `name`, or `name\1key`. A worker that has ended a claim
+    -- in it tries the group at once. Null: the group waits for tokens, or has not been tried yet.
+    held_on     text collate "C",
     primary key (limit_group, queue)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 create index limit_backlog_ready on gen_durable.limit_backlog (queue, ready_at);
+create index limit_backlog_held on gen_durable.limit_backlog (held_on, ready_at) where held_on is not null;
 
 -- schema/tables/schedules.sql
 -- A schedule: a named cycle that enqueues instances. The columns code_* hold the cycle that the
@@ -2275,10 +2282,10 @@ begin
 end $$;
 
 -- schema/functions/_declare_limits.sql
--- Declares limits with the bounds that the code of a worker has. A limit whose bounds an operator has
--- changed keeps them. p_limits is an array of objects with the columns of `limits`.
+-- Declares limits with the bounds that the code of a worker has. If an operator has changed the
+-- bounds of a limit, it keeps those. p_limits is an array of objects with the columns of `limits`.
 --   called by: store::limit::declare      index: limits_pkey, limit_locks_pkey
---   locks: the rows of the limits whose declaration has changed
+--   locks: the rows of the limits with a changed declaration
 create function gen_durable._declare_limits(p_limits jsonb) returns void
 language plpgsql
 as $$
@@ -2321,12 +2328,15 @@ create function gen_durable._limit_pairs(p_group text) returns table (nth bigint
 -- Returns the bounds of limits and how much of them is free now: for each name and key, how many
 -- claims may begin, how many tokens are left, and when the limit opens, if it is closed (`infinity`
 -- if it is paused). The key '' stands for the whole limit. A limit that no worker has declared has
--- no bound. With p_for_people it counts claims, up to 10,001, even where there is no bound.
+-- no bound. With p_for_people it counts claims, up to 10,001, even where there is no bound. A
+-- caller that needs p_needed claims at most, and finds room for more by `claims_max`, counts none:
+-- `claims` is then an upper bound.
 --   called by: _admit, _serve_group, take_rate, adjust_rate, store::limit
---   index: limits_pkey, limit_keys_pkey, limit_tokens_pkey, limit_holds_pkey, instances_limit_held, instances_pkey
---   locks: nothing. A caller that claims holds the locks of the limits, so no other transaction adds
---   a claim.
-create function gen_durable._limit_room(p_names text[], p_keys text[], p_for_people boolean default false)
+--   index: limits_pkey, limit_keys_pkey, limit_tokens_pkey, limit_locks_pkey, limit_holds_pkey,
+--   instances_limit_held, instances_pkey
+--   locks: nothing. A caller that claims holds the locks of the limits, so no other transaction
+--   adds a claim.
+create function gen_durable._limit_room(p_names text[], p_keys text[], p_for_people boolean default false, p_needed int default null)
 returns table (
     name text, key text, free int, tokens float8, burst float8, per_second float8, next_at timestamptz,
     at_once int, claims bigint, rate float8, period float8
@@ -2340,7 +2350,7 @@ begin
     select n.name, n.key,
         case when l.paused_at is not null or l.closed_until > gen_durable.clock() then 0
              when bound.at_once is null then 2147483647
-             else greatest(0, bound.at_once - used.claims)::int end,
+             else greatest(0, bound.at_once - coalesce(known.claims, used.claims))::int end,
         -- A clock that was set back adds no tokens.
         case when bound.rate is null then 'infinity'
              else least(bound.burst, coalesce(
@@ -2348,7 +2358,7 @@ begin
         coalesce(bound.burst, 'infinity'),
         bound.rate / bound.period,
         case when l.paused_at is not null then 'infinity' else l.closed_until end,
-        bound.at_once, used.claims, bound.rate, bound.period
+        bound.at_once, coalesce(known.claims, used.claims), bound.rate, bound.period
     from unnest(p_names, p_keys) as n(name, key)
     left join gen_durable.limits l on l.name = n.name
     left join gen_durable.limit_keys k on n.key <> '' and k.name = n.name and k.key = n.key
@@ -2359,7 +2369,11 @@ begin
             case when n.key = '' then l.period when k.rate is not null then k.period else l.key_period end as period,
             case when n.key = '' then l.burst when k.rate is not null then k.burst else l.key_burst end as burst
     ) bound
-    cross join lateral (select case when p_for_people then 10001 else bound.at_once end as count_to) counting
+    left join lateral (
+        select k.claims_max as claims from gen_durable.limit_locks k
+        where n.key = '' and k.name = n.name and p_needed is not null and k.claims_max + p_needed < bound.at_once
+    ) known on true
+    cross join lateral (select case when p_for_people then 10001 when known.claims is null then bound.at_once end as count_to) counting
     cross join lateral (
         select count(*) as claims
         from (
@@ -2380,38 +2394,61 @@ begin
     ) used;
 end $$;
 
+-- schema/functions/_hold.sql
+-- Writes the second and further limits of these instances to limit_holds. The caller claims the
+-- instances before it ends, so the rows name the next claim.
+--   called by: _admit      index: instances_pkey, limit_holds_pkey
+--   locks: the rows that it writes. The caller holds the locks of the limits.
+create function gen_durable._hold(p_ids bigint[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    insert into gen_durable.limit_holds as h (name, key, instance_id, claim_epoch)
+    select p.name, p.key, i.id, i.claim_epoch + 1
+    from unnest(p_ids) as admitted(id)
+    join gen_durable.instances i on i.id = admitted.id
+    cross join lateral gen_durable._limit_pairs(i.limit_group) p
+    where p.nth > 1
+    order by p.name, p.key, i.id
+    on conflict (name, key, instance_id) do update set claim_epoch = excluded.claim_epoch;
+end $$;
+
 -- schema/functions/_admit.sql
 -- Decides which of these instances may begin now, in their order, and takes the tokens of those.
 -- The instances are candidates of a pick that has locked their rows and their limits. An instance
 -- takes all of its limits or none. With p_waits_behind it waits behind the instances of its group
 -- that wait already. Returns the ids of the admitted instances; the caller claims them before it
 -- ends.
---   called by: _pick_limited, _serve_group
---   index: limit_backlog_pkey, limit_tokens_pkey; as _limit_room
+--   called by: _choose_candidates, _pick_limited, _serve_group
+--   index: limit_backlog_pkey, limit_tokens_pkey, limit_locks_pkey; as _limit_room and _hold
 --   locks: the rows of limit_tokens. The caller holds the locks of the limits.
+-- Its large statement reads no table, so hash joins are safe in it: the candidates of a pick may
+-- have hundreds of keys.
 -- An instance with several limits may find one free and another one taken. Such an instance counts
 -- in the free one only if all of its limits had room before this call, so one limit that is full
 -- does not keep the others from being used.
 create function gen_durable._admit(p_ids bigint[], p_groups text[], p_weights float8[], p_waits_behind boolean) returns bigint[]
 language plpgsql
 as $$
--- planner: pinned
+-- planner: pinned, hash joins
 declare
+    behind text[] := case when p_waits_behind
+        then array(select distinct b.limit_group from gen_durable.limit_backlog b where b.limit_group = any (p_groups)) else '{}' end;
     admitted bigint[];
 begin
     with candidate as materialized (
         select c.id, c.limit_group, c.weight, c.nth
         from unnest(p_ids, p_groups, p_weights) with ordinality as c(id, limit_group, weight, nth)
     ), member as materialized (
-        select g.limit_group, p.nth, p.name, p.key,
-            p_waits_behind and exists (select from gen_durable.limit_backlog b where b.limit_group = g.limit_group) as is_behind
+        select g.limit_group, p.name, p.key, g.limit_group = any (behind) as is_behind
         from (select distinct c.limit_group from candidate c) g
         cross join lateral gen_durable._limit_pairs(g.limit_group) p
     ), scope as materialized (
         select r.*
         from (select array_agg(s.name) as names, array_agg(s.key) as keys
               from (select m.name, m.key from member m union select m.name, '' from member m) s) a
-        cross join lateral gen_durable._limit_room(a.names, a.keys) r
+        cross join lateral gen_durable._limit_room(a.names, a.keys, p_needed => cardinality(p_ids)) r
     ), pair as (
         select c.id, c.nth, c.weight, m.name, m.key,
             not m.is_behind and whole.free > 0 and own.free > 0 as has_room,
@@ -2430,7 +2467,8 @@ begin
         from possible p
         window same_key as (partition by p.name, p.key order by p.nth)
     ), fitting as (
-        -- An instance that weighs more than the burst begins if the bucket is full, and leaves a debt.
+        -- An instance that weighs more than the burst begins if the bucket is full, and leaves a
+        -- debt.
         select k.*, bool_and(k.is_possible and k.key_count <= k.own_free
                 and k.key_weight - k.weight + least(k.weight, k.own_burst) <= k.own_tokens) over (partition by k.id) as fits
         from by_key k
@@ -2447,27 +2485,26 @@ begin
         having bool_and(w.fits and w.whole_count <= w.whole_free
             and w.whole_weight - w.weight + least(w.weight, w.whole_burst) <= w.whole_tokens)
     ), spent as (
-        select p.name, p.key, sum(p.weight) as weight
+        select p.name, p.key, sum(p.weight) as weight, count(*) as claims
         from (select j.weight, m.name, m.key from judged j join candidate c on c.id = j.id join member m on m.limit_group = c.limit_group
               union all
               select j.weight, m.name, '' from judged j join candidate c on c.id = j.id join member m on m.limit_group = c.limit_group and m.key <> '') p
         group by p.name, p.key
     ), paid as (
         insert into gen_durable.limit_tokens as t (name, key, tokens, at)
-        select s.name, s.key, s.tokens - coalesce(spent.weight, 0), gen_durable.clock()
-        from scope s left join spent on spent.name = s.name and spent.key = s.key
+        select s.name, s.key, s.tokens - spent.weight, gen_durable.clock()
+        from scope s join spent on spent.name = s.name and spent.key = s.key
         where s.per_second is not null
-          and (spent.weight is not null or exists (
-              select from gen_durable.limit_tokens old where old.name = s.name and old.key = s.key and old.at > gen_durable.clock()))
         on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at
-    ), holding as (
-        insert into gen_durable.limit_holds as h (name, key, instance_id, claim_epoch)
-        select m.name, m.key, i.id, i.claim_epoch + 1
-        from judged j join candidate c on c.id = j.id join member m on m.limit_group = c.limit_group and m.nth > 1
-        cross join lateral (select i.id, i.claim_epoch from gen_durable.instances i where i.id = c.id) i
-        on conflict (name, key, instance_id) do update set claim_epoch = excluded.claim_epoch
+    ), counted as (
+        update gen_durable.limit_locks l set claims_max = case when s.at_once is not null then s.claims + spent.claims end
+        from scope s join spent on spent.name = s.name and spent.key = s.key
+        where s.key = '' and l.name = s.name and (s.at_once is not null or l.claims_max is not null)
     )
     select array_agg(j.id order by j.nth) into admitted from judged j;
+    if admitted is not null and exists (select from unnest(p_groups) g where position(chr(2) in g) > 0) then
+        perform gen_durable._hold(admitted);
+    end if;
     return coalesce(admitted, '{}');
 end $$;
 
@@ -2476,29 +2513,32 @@ end $$;
 -- their tokens, and returns their ids. Writes when a pick tries the group again, or deletes the row
 -- of the group if no other instance of it waits.
 --   called by: _pick_limited
---   index: instances_limit_waiting, limit_backlog_pkey, limit_tokens_pkey; as _limit_room and _admit
---   locks: the chosen instances, FOR NO KEY UPDATE SKIP LOCKED; the row of the group. The caller
+--   index: instances_limit_waiting, limit_backlog_pkey, limit_tokens_pkey; as _limit_room and
+--   _admit
+--   locks: the row of the group and the chosen instances, FOR NO KEY UPDATE SKIP LOCKED. The caller
 --   holds the locks of the limits.
--- A group that waits for tokens is tried again when there are enough of them. A group that waits for
--- the end of a claim is tried again by the worker that ends one (p_freed of `_pick`), and every
--- 100 ms, in case that worker has crashed.
-create function gen_durable._serve_group(p_group text, p_queue text, p_room int, p_known text[]) returns bigint[]
+-- A group that waits for tokens is tried again when there are enough of them, and at least once a
+-- minute. A group that waits for the end of a claim is tried again by the worker that ends one
+-- (p_freed of `_pick`), and after p_retry, in case that worker has crashed.
+create function gen_durable._serve_group(p_group text, p_queue text, p_room int, p_known text[], p_retry interval) returns bigint[]
 language plpgsql
 as $$
 -- planner: pinned, nested loops
 declare
     names text[];
     keys text[];
-    free int;
-    opens_at timestamptz;
+    room record;
     ids bigint[] := '{}';
     weights float8[];
-    found_count int;
     chosen bigint[] := '{}';
     wait float8;
     next_at timestamptz := gen_durable.clock();
-    is_held boolean := false;
+    held text;
 begin
+    perform from gen_durable.limit_backlog b where b.limit_group = p_group and b.queue = p_queue for no key update skip locked;
+    if not found then
+        return '{}';
+    end if;
     select array_agg(s.name), array_agg(s.key) into names, keys
     from (select p.name, p.key from gen_durable._limit_pairs(p_group) p
           union select p.name, '' from gen_durable._limit_pairs(p_group) p) s;
@@ -2506,8 +2546,10 @@ begin
     update gen_durable.limit_tokens t set at = gen_durable.clock()
     from unnest(names, keys) as s(name, key)
     where t.name = s.name and t.key = s.key and t.at > gen_durable.clock();
-    select min(r.free), max(r.next_at) into free, opens_at from gen_durable._limit_room(names, keys) r;
-    if free > 0 then
+    select min(r.free) as free, max(r.next_at) filter (where r.next_at > gen_durable.clock()) as opens_at,
+        (array_agg(case when r.key = '' then r.name else r.name || chr(1) || r.key end order by r.free, r.key))[1] as scope
+    into room from gen_durable._limit_room(names, keys, p_needed => p_room) r;
+    if room.free > 0 then
         select coalesce(array_agg(w.id order by w.nth), '{}'), array_agg(w.weight order by w.nth) into ids, weights
         from (select i.id, coalesce(i.limit_weight, 1)::float8 as weight, row_number() over () as nth
               from (select i.id, i.limit_weight
@@ -2515,11 +2557,10 @@ begin
                     where i.status = 'awaiting_limit' and i.limit_group = p_group and i.queue = p_queue
                       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
                     order by i.limit_group, i.queue, i.priority, i.eligible_at, i.id
-                    limit least(free, p_room)
+                    limit least(room.free, p_room)
                     for no key update skip locked) i) w;
-        found_count := cardinality(ids);
-        if found_count > 0 then
-            chosen := gen_durable._admit(ids, array_fill(p_group, array[found_count]), weights, false);
+        if ids <> '{}' then
+            chosen := gen_durable._admit(ids, array_fill(p_group, array[cardinality(ids)]), weights, false);
         end if;
     end if;
     if not exists (select from gen_durable.instances i
@@ -2527,24 +2568,22 @@ begin
         delete from gen_durable.limit_backlog b where b.limit_group = p_group and b.queue = p_queue;
         return chosen;
     end if;
-    if free = 0 then
-        is_held := opens_at is null or opens_at <= gen_durable.clock();
+    if room.opens_at is not null then
         -- A paused limit wakes its groups when it is resumed.
-        next_at := case when is_held then gen_durable.clock() + interval '100 ms'
-                        else least(opens_at, gen_durable.clock() + interval '1 minute') end;
-    elsif cardinality(chosen) < found_count then
+        next_at := least(room.opens_at, gen_durable.clock() + interval '1 minute');
+    elsif cardinality(chosen) < cardinality(ids) then
         -- The tokens do not suffice for the next instance.
         select max((least(weights[cardinality(chosen) + 1], r.burst) - r.tokens) / r.per_second) into wait
         from gen_durable._limit_room(names, keys) r where r.per_second is not null;
-        next_at := gen_durable.clock() + make_interval(secs => greatest(0, coalesce(wait, 0)));
-    elsif found_count < least(free, p_room) then
+        next_at := gen_durable.clock() + make_interval(secs => least(60, greatest(0, coalesce(wait, 0))));
+    elsif cardinality(chosen) >= room.free then
+        held := room.scope;
+        next_at := gen_durable.clock() + p_retry;
+    elsif cardinality(ids) < p_room then
         -- Another transaction has locked the others, or this worker does not know their step.
-        next_at := gen_durable.clock() + interval '100 ms';
-    elsif free <= p_room then
-        is_held := true;
-        next_at := gen_durable.clock() + interval '100 ms';
+        next_at := gen_durable.clock() + p_retry;
     end if;
-    update gen_durable.limit_backlog b set ready_at = next_at, held = is_held
+    update gen_durable.limit_backlog b set ready_at = next_at, held_on = held
     where b.limit_group = p_group and b.queue = p_queue;
     return chosen;
 end $$;
@@ -2572,19 +2611,200 @@ begin
 end $$;
 
 -- schema/functions/_limits_due.sql
--- Returns when a pick tries the next group of instances that wait for their limits in these queues.
---   called by: _pick      index: limit_backlog_ready, one probe per queue      locks: nothing
--- It runs under the planner settings of its callers (see schema/planner.sql).
-create function gen_durable._limits_due(p_queues text[]) returns timestamptz
+-- Returns when a pick tries the next group of instances that wait for their limits in these queues,
+-- except the paused ones.
+--   called by: _pick, _pick_limited      index: limit_backlog_ready, two probes per queue      locks: nothing
+-- A group that is due more than a minute from now was tried before the clock was set back: it is
+-- due. It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._limits_due(p_queues text[], p_paused text[]) returns timestamptz
 language plpgsql stable
 as $$
 begin
     return (
-        select min(first.ready_at)
+        select min(due.ready_at)
         from unnest(p_queues) as wanted(queue)
         cross join lateral (
-            select b.ready_at from gen_durable.limit_backlog b where b.queue = wanted.queue order by b.ready_at limit 1
-        ) first);
+            (select b.ready_at from gen_durable.limit_backlog b where b.queue = wanted.queue order by b.ready_at limit 1)
+            union all
+            (select gen_durable.clock() from gen_durable.limit_backlog b
+             where b.queue = wanted.queue and b.ready_at > gen_durable.clock() + interval '61 seconds' limit 1)
+        ) due
+        where wanted.queue <> all (coalesce(p_paused, '{}')));
+end $$;
+
+-- schema/functions/_due_groups.sql
+-- Returns groups of instances that wait for limits and that a pick tries now, with their queues:
+-- those that are due in these queues, and those that wait for a claim to end in a bound in which
+-- this worker has ended one. `retry_seconds` says after how long the next pick tries a group that
+-- is still held: the more groups are due at the same time, the later.
+--   called by: _pick_limited, _wake_freed      index: limit_backlog_ready, limit_backlog_held
+--   locks: nothing
+-- p_freed has the groups of the claims that this worker has ended. They may wait in other queues.
+-- No group is due later than a minute after it was tried. A later time shows that the clock was set
+-- back since, and the group is due.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._due_groups(p_queues text[], p_freed text[])
+returns table (limit_group text, queue text, retry_seconds float8)
+language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with due as materialized (
+        select found.*
+        from unnest(p_queues) as wanted(queue)
+        cross join lateral (
+            (select b.limit_group, b.queue, b.ready_at from gen_durable.limit_backlog b
+             where b.queue = wanted.queue and b.ready_at <= gen_durable.clock()
+             order by b.ready_at limit 32)
+            union all
+            (select b.limit_group, b.queue, b.ready_at from gen_durable.limit_backlog b
+             where b.queue = wanted.queue and b.ready_at > gen_durable.clock() + interval '61 seconds'
+             order by b.ready_at limit 32)
+        ) found
+        order by found.ready_at
+        limit 32
+    ), freed as materialized (
+        select found.*
+        from (select p.name as scope, 32 as most from unnest(p_freed) f(limit_group) cross join lateral gen_durable._limit_pairs(f.limit_group) p
+              union
+              select p.name || chr(1) || p.key, 8 from unnest(p_freed) f(limit_group) cross join lateral gen_durable._limit_pairs(f.limit_group) p
+              where p.key <> '') s
+        cross join lateral (
+            select b.limit_group, b.queue, b.ready_at from gen_durable.limit_backlog b
+            where b.held_on = s.scope
+            order by b.ready_at
+            limit s.most
+        ) found
+    )
+    select w.limit_group, w.queue, (select greatest(count(*), 1) from due)::float8
+    from (select * from due union select * from freed) w
+    order by w.ready_at, w.limit_group;
+end $$;
+
+-- schema/functions/_wake_freed.sql
+-- Lets the next pick of any worker try the groups that wait for a claim to end in these limits.
+-- p_freed has the groups of claims that have ended.
+--   called by: store::limit::wake_freed      index: as _due_groups; limit_backlog_pkey
+--   locks: the rows of the groups, skipping rows that a pick has locked: that pick tries them now
+create function gen_durable._wake_freed(p_freed text[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    update gen_durable.limit_backlog b set ready_at = gen_durable.clock()
+    where (b.limit_group, b.queue) in (
+        select w.limit_group, w.queue from gen_durable.limit_backlog w
+        join gen_durable._due_groups('{}', p_freed) g on g.limit_group = w.limit_group and g.queue = w.queue
+        where w.ready_at > gen_durable.clock()
+        for no key update of w skip locked);
+end $$;
+
+-- schema/functions/_lock_limits.sql
+-- Locks the limits of these groups, in the order of their names. Returns false, and holds no lock,
+-- if another transaction has not released one of them within 50 ms. Afterwards it deletes the rows
+-- of limit_holds that are of these limits and of claims that have ended.
+--   called by: _pick_limited      index: limit_locks_pkey, limit_holds_pkey, instances_pkey
+--   locks: rows of limit_locks, FOR NO KEY UPDATE
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._lock_limits(p_groups text[]) returns boolean
+language plpgsql
+as $$
+declare
+    wanted text[] := array(
+        select p.name from (select distinct g.limit_group from unnest(p_groups) g(limit_group) where g.limit_group is not null) g
+        cross join lateral gen_durable._limit_pairs(g.limit_group) p
+        group by p.name order by p.name);
+begin
+    if wanted = '{}' then
+        return true;
+    end if;
+    perform set_config('lock_timeout', '50ms', true);
+    begin
+        perform from gen_durable.limit_locks l where l.name = any (wanted) order by l.name for no key update;
+    exception when lock_not_available or deadlock_detected then
+        return false;
+    end;
+    if exists (select from gen_durable.limit_holds h where h.name = any (wanted)) then
+        delete from gen_durable.limit_holds h
+        where h.name = any (wanted) and not exists (
+            select from gen_durable.instances i
+            where i.id = h.instance_id and i.claim_epoch in (h.claim_epoch, h.claim_epoch + (i.status = 'cancelled')::int)
+              and (i.status = 'executing' or i.locked_by is not null));
+    end if;
+    return true;
+end $$;
+
+-- schema/functions/_limit_candidates.sql
+-- Locks the instances that a pick may claim, up to the room of each queue, and returns them as
+-- columns in the order of the pick, with the limits and the weight of each.
+--   called by: _pick_limited      index: instances_pick
+--   locks: the instances, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id)
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._limit_candidates(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[],
+    out ids bigint[], out groups text[], out weights float8[], out queues text[])
+language plpgsql
+as $$
+begin
+    select coalesce(array_agg(c.id order by c.nth), '{}'), array_agg(c.limit_group order by c.nth),
+        array_agg(coalesce(c.limit_weight, 1)::float8 order by c.nth), array_agg(c.queue order by c.nth)
+    into ids, groups, weights, queues
+    from (
+        select chosen.*, row_number() over () as nth
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join lateral (
+            select found.*, wanted.queue
+            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
+                as range(queue, priority, since, since_id)
+            cross join lateral (
+                select i.id, i.limit_group, i.limit_weight
+                from gen_durable.instances i
+                where i.queue = range.queue and i.priority = range.priority
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+                  and (i.eligible_at, i.id) > (range.since, range.since_id)
+                  and i.eligible_at <= gen_durable.clock()
+                  and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+                order by i.eligible_at, i.id
+                limit wanted.free
+                for no key update skip locked
+            ) found
+            where range.queue = wanted.queue
+            limit wanted.free
+        ) chosen
+    ) c;
+end $$;
+
+-- schema/functions/_choose_candidates.sql
+-- Chooses the candidates of a pick that may begin, and returns their ids: those without limits, and
+-- those that `_admit` lets begin. The others get the status `awaiting_limit`. Without the locks of
+-- the limits, it chooses only instances without limits, and the others stay runnable.
+--   called by: _pick_limited      index: as _admit and _park
+--   locks: as _admit; the caller has locked the candidates
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._choose_candidates(p_ids bigint[], p_groups text[], p_weights float8[], p_is_locked boolean) returns bigint[]
+language plpgsql
+as $$
+declare
+    limited bigint[];
+    chosen bigint[];
+    admitted bigint[] := '{}';
+begin
+    select array_agg(c.id), array_agg(c.id) filter (where c.limit_group is null) into limited, chosen
+    from unnest(p_ids, p_groups) as c(id, limit_group);
+    if p_is_locked and cardinality(chosen) is distinct from cardinality(p_ids) then
+        select gen_durable._admit(array_agg(c.id order by c.nth), array_agg(c.limit_group order by c.nth),
+                                  array_agg(c.weight order by c.nth), true),
+            array_agg(c.id)
+        into admitted, limited
+        from unnest(p_ids, p_groups, p_weights) with ordinality as c(id, limit_group, weight, nth)
+        where c.limit_group is not null;
+        if cardinality(admitted) < cardinality(limited) then
+            perform gen_durable._park(array(select unnest(limited) except select unnest(admitted)));
+        end if;
+    end if;
+    return coalesce(chosen, '{}') || admitted;
 end $$;
 
 -- schema/functions/_wake_limits.sql
@@ -2642,8 +2862,8 @@ begin
 end $$;
 
 -- schema/functions/set_limit_key.sql
--- Sets the bounds of one key of a limit, which replace `per_key` and `key_rate` of the limit for that
--- key: {"at_once": 20, "rate": 100, "period": 60, "burst": 10}. Null removes them.
+-- Sets the bounds of one key of a limit, which replace `per_key` and `key_rate` of the limit for
+-- that key: {"at_once": 20, "rate": 100, "period": 60, "burst": 10}. Null removes them.
 --   called by: store::limit::set_key, SQL      index: limits_pkey, limit_keys_pkey; as _wake_limits
 --   locks: the row of the key; as _wake_limits. No pick waits for these locks.
 -- Returns false if no worker has declared the limit.
@@ -2745,14 +2965,14 @@ begin
 end $$;
 
 -- schema/functions/take_rate.sql
--- Takes a weight from the rates of a limit, outside of a step: for a web request that calls the same
--- API as the steps. Returns 0 if it took the weight, or after how many seconds to try again; null if
--- no worker has declared the limit. It takes from the rate of the whole limit and from that of the
--- key, or from none. Bounds of concurrency do not apply: a caller holds no claim.
+-- Takes a weight from the rates of a limit, outside of a step: for a web request that calls the
+-- same API as the steps. Returns 0 if it took the weight, or after how many seconds to try again;
+-- null if no worker has declared the limit. It takes from the rate of the whole limit and from that
+-- of the key, or from none. Bounds of concurrency do not apply: a caller holds no claim.
 --   called by: store::limit::take, SQL
 --   index: limit_locks_pkey, limit_tokens_pkey; as _limit_room
---   locks: the lock of the limit until the end of the transaction. Commit at once: picks of steps that
---   take the limit wait 50 ms for it, and then leave those steps.
+--   locks: the lock of the limit until the end of the transaction. Commit at once: picks of steps
+--   that take the limit wait 50 ms for it, and then leave those steps.
 create function gen_durable.take_rate(p_name text, p_key text default '', p_weight float8 default 1) returns float8
 language plpgsql
 as $$
@@ -2786,8 +3006,8 @@ begin
 end $$;
 
 -- schema/functions/adjust_rate.sql
--- Corrects what a start has taken from the rates of a limit: a positive p_more takes more, a negative
--- one gives back. For a weight that is known only after the call.
+-- Corrects what a start has taken from the rates of a limit: a positive p_more takes more, a
+-- negative one gives back. For a weight that is known only after the call.
 --   called by: store::limit::adjust, SQL
 --   index: limit_locks_pkey, limit_tokens_pkey; as _limit_room
 --   locks: the lock of the limit until the end of the transaction, as take_rate
@@ -2807,6 +3027,38 @@ begin
     where r.per_second is not null
     on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at;
     return true;
+end $$;
+
+-- schema/functions/_collect_rates.sql
+-- Deletes rows of rates that are full again: a rate without a row is full. Reads up to p_limit rows
+-- after (p_name, p_key), and returns the last one that it read, or null at the end of the table,
+-- with the number of deleted rows.
+--   called by: store::limit::collect      index: limit_tokens_pkey, limit_locks_pkey; as
+--   _limit_room
+--   locks: the limits of the rows, skipping those that a pick or a caller has locked, and then the
+--   rows that it deletes
+create function gen_durable._collect_rates(p_limit int, p_name text, p_key text, out name text, out key text, out deleted bigint)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    names text[];
+    keys text[];
+    locked text[];
+begin
+    select array_agg(t.name order by t.name, t.key), array_agg(t.key order by t.name, t.key) into names, keys
+    from (select t.name, t.key from gen_durable.limit_tokens t
+          where (t.name, t.key) > (p_name, p_key) order by t.name, t.key limit p_limit) t;
+    locked := array(select l.name from gen_durable.limit_locks l where l.name = any (names) order by l.name for no key update skip locked);
+    delete from gen_durable.limit_tokens t
+    using gen_durable._limit_room(names, keys) r
+    where t.name = r.name and t.key = r.key and r.tokens >= r.burst and r.name = any (locked);
+    get diagnostics deleted = row_count;
+    if cardinality(names) = p_limit then
+        name := names[p_limit];
+        key := keys[p_limit];
+    end if;
 end $$;
 
 -- schema/functions/_claim.sql
@@ -2837,23 +3089,21 @@ begin
         i.limit_group, p_waited;
 end $$;
 
--- schema/functions/_pick_suspect.sql
--- Claims at most one suspect (an instance with a crash_count of two or more) and returns it. A
--- worker runs one suspect at a time, so that a further crash can be attributed to that suspect.
---   called by: _pick      index: instances_suspects; as _claim
+-- schema/functions/_find_suspect.sql
+-- Locks at most one suspect (an instance with a crash_count of two or more) that is due in these
+-- queues, and returns it with its limits. The columns are null if there is none.
+--   called by: _pick_suspect, _pick_limited      index: instances_suspects
 --   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
 -- It runs under the planner settings of its callers (see schema/planner.sql).
-create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
-returns setof gen_durable.claimed
+create function gen_durable._find_suspect(p_queues text[], p_known text[], out id bigint, out limit_group text, out weight float8)
 language plpgsql
 as $$
-declare
-    suspect bigint;
+#variable_conflict use_column
 begin
-    select found.id into suspect
+    select found.id, found.limit_group, coalesce(found.limit_weight, 1)::float8 into id, limit_group, weight
     from unnest(p_queues) as wanted(queue)
     cross join lateral (
-        select i.id
+        select i.id, i.limit_group, i.limit_weight
         from gen_durable.instances i
         where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
           and i.eligible_at <= gen_durable.clock()
@@ -2864,8 +3114,24 @@ begin
     ) found
     where not exists (select from gen_durable.queues q where q.name = wanted.queue and q.paused_at is not null)
     limit 1;
-    if suspect is not null then
-        return query select * from gen_durable._claim(array[suspect], false, p_worker, p_lease_seconds);
+end $$;
+
+-- schema/functions/_pick_suspect.sql
+-- Claims at most one suspect and returns it. A worker runs one suspect at a time, so that a further
+-- crash can be attributed to that suspect.
+--   called by: _pick      index: as _find_suspect and _claim
+--   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
+returns setof gen_durable.claimed
+language plpgsql
+as $$
+declare
+    suspect record;
+begin
+    select * into suspect from gen_durable._find_suspect(p_queues, p_known);
+    if suspect.id is not null then
+        return query select * from gen_durable._claim(array[suspect.id], false, p_worker, p_lease_seconds);
     end if;
 end $$;
 
@@ -2873,176 +3139,92 @@ end $$;
 -- Claims instances as `_pick` does, if a limit is declared. Instances that may not begin get the
 -- status `awaiting_limit`, and leave the index of the pickers.
 --   called by: _pick
---   index: instances_pick, instances_suspects, instances_pkey, limit_backlog_ready, limit_backlog_pkey,
---   limit_locks_pkey, limit_holds_pkey; as _admit, _serve_group, _claim
---   locks: the candidates, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id); rows of
---   limit_backlog, skipping locked rows; then rows of limit_locks by name, for at most 50 ms; as
---   _serve_group. No transaction that has locked a limit waits for another lock.
+--   index: as its parts
+--   locks: the candidates, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id); then rows
+--   of limit_locks by name, for at most 50 ms; then rows of limit_backlog and instances that wait,
+--   skipping locked rows. No transaction that has locked a limit waits for another lock.
 -- Counting claims is exact, because only a transaction with the lock of a limit adds a claim to the
 -- limit, and reads the claims after it got the lock. Claims that end meanwhile make the count too
 -- large, never too small. A row without an id tells the picker that it has to read the same range
--- again: the pick has read as many candidates as it may claim and has not claimed all of them.
+-- again: the pick has read as many candidates as it may claim and has not claimed all of them, or
+-- it did not get the lock of a limit.
 create function gen_durable._pick_limited(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_known text[], p_worker uuid, p_lease_seconds float8, p_paused text[], p_takes_suspect boolean, p_freed text[]
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_paused text[], p_next_due timestamptz, p_takes_suspect boolean, p_freed text[]
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
 -- planner: pinned, nested loops, generic
 declare
-    open_queues text[];
-    open_room int[];
-    -- The candidates from the index of the pickers, in its order.
-    ids bigint[];
-    groups text[];
-    weights float8[];
-    queues text[];
-    suspect_id bigint;
-    suspect_group text;
-    suspect_weight float8;
-    backlog_groups text[];
-    backlog_queues text[];
-    names text[];
-    is_locked boolean := true;
-    served int[];
-    place int;
+    open_queues text[] := array(select q from unnest(p_queues) q where q <> all (coalesce(p_paused, '{}')));
+    room int[] := array(select w.free from unnest(p_queues, p_room) as w(queue, free) where w.queue = any (open_queues));
+    candidates record;
+    suspect record;
+    backlog record;
+    is_locked boolean;
+    served int[] := array_fill(0, array[cardinality(open_queues)]);
     quantum int;
     chosen bigint[];
-    admitted bigint[] := '{}';
-    kept bigint[];
+    claimed_count int;
     again gen_durable.claimed;
 begin
-    select array_agg(w.queue), array_agg(w.free), array_agg(0) into open_queues, open_room, served
-    from unnest(p_queues, p_room) as w(queue, free)
-    where w.queue <> all (coalesce(p_paused, '{}'));
-    if open_queues is null then
+    if open_queues = '{}' or not (p_takes_suspect or coalesce(p_next_due <= gen_durable.clock(), false)
+           or coalesce(gen_durable._limits_due(open_queues, '{}') <= gen_durable.clock(), false)
+           or p_freed <> '{}' and exists (select from gen_durable.limit_backlog b where b.held_on is not null)) then
         return;
     end if;
-    select coalesce(array_agg(c.id order by c.nth), '{}'), array_agg(c.limit_group order by c.nth),
-        array_agg(coalesce(c.limit_weight, 1)::float8 order by c.nth), array_agg(c.queue order by c.nth)
-    into ids, groups, weights, queues
-    from (
-        select chosen.*, row_number() over () as nth
-        from unnest(open_queues, open_room) as wanted(queue, free)
-        cross join lateral (
-            select found.*, wanted.queue
-            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
-                as range(queue, priority, since, since_id)
-            cross join lateral (
-                select i.id, i.limit_group, i.limit_weight
-                from gen_durable.instances i
-                where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
-                  and (i.eligible_at, i.id) > (range.since, range.since_id)
-                  and i.eligible_at <= gen_durable.clock()
-                  and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
-                order by i.eligible_at, i.id
-                limit wanted.free
-                for no key update skip locked
-            ) found
-            where range.queue = wanted.queue
-            limit wanted.free
-        ) chosen
-    ) c;
-    if p_takes_suspect then
-        select i.id, i.limit_group, coalesce(i.limit_weight, 1)::float8 into suspect_id, suspect_group, suspect_weight
-        from unnest(open_queues) as wanted(queue)
-        cross join lateral (
-            select i.id, i.limit_group, i.limit_weight
-            from gen_durable.instances i
-            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
-              and i.eligible_at <= gen_durable.clock()
-              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
-            order by i.eligible_at, i.id
-            limit 1
-            for no key update skip locked
-        ) i
-        limit 1;
-    end if;
-    -- The groups that wait: those that are due, and those that wait for the end of a claim in a limit
-    -- in which this worker has ended one. At most 32 in a pick.
-    select array_agg(b.limit_group order by b.ready_at), array_agg(b.queue order by b.ready_at) into backlog_groups, backlog_queues
-    from (
-        select found.*
-        from unnest(open_queues) as wanted(queue)
-        cross join lateral (
-            select b.limit_group, b.queue, b.ready_at
-            from gen_durable.limit_backlog b
-            where b.queue = wanted.queue and b.ready_at <= gen_durable.clock() + interval '200 ms'
-              and (b.ready_at <= gen_durable.clock() or b.held and b.names && p_freed)
-            order by b.queue, b.ready_at
-            limit 32
-            for no key update skip locked
-        ) found
-        order by found.ready_at
-        limit 32
-    ) b;
-    select array_agg(n.name order by n.name) into names
-    from (select p.name from (select unnest(groups) union select unnest(backlog_groups) union select suspect_group) g(limit_group)
-          cross join lateral gen_durable._limit_pairs(g.limit_group) p
-          where g.limit_group is not null
-          group by p.name) n;
-    if names is not null then
-        perform set_config('lock_timeout', '50ms', true);
-        begin
-            perform from gen_durable.limit_locks l where l.name = any (names) order by l.name for no key update;
-        exception when lock_not_available then
-            -- This pick claims only instances without limits.
-            is_locked := false;
-        end;
-        if is_locked and exists (select from gen_durable.limit_holds h where h.name = any (names)) then
-            delete from gen_durable.limit_holds h
-            where h.name = any (names) and not exists (
-                select from gen_durable.instances i
-                where i.id = h.instance_id and i.claim_epoch in (h.claim_epoch, h.claim_epoch + (i.status = 'cancelled')::int)
-                  and (i.status = 'executing' or i.locked_by is not null));
+    select * into candidates
+    from gen_durable._limit_candidates(open_queues, room, p_range_queues, p_range_priorities, p_range_from, p_range_from_id, p_known);
+    select * into suspect from gen_durable._find_suspect(case when p_takes_suspect then open_queues else '{}' end, p_known);
+    select array_agg(g.limit_group) as groups, array_agg(g.queue) as queues, max(g.retry_seconds) as retry
+    into backlog from gen_durable._due_groups(open_queues, p_freed) g;
+    is_locked := gen_durable._lock_limits(candidates.groups || backlog.groups || suspect.limit_group);
+    for place in 1..case when is_locked then coalesce(cardinality(backlog.groups), 0) else 0 end loop
+        -- The groups share the room of their queue. If other instances are due in the queue, half
+        -- of the room is left for them.
+        select greatest(1, w.free / (case when w.queue = any (candidates.queues) then 2 else 1 end) - w.served) into quantum
+        from unnest(open_queues, room, served) as w(queue, free, served)
+        where w.queue = backlog.queues[place] and w.served < w.free;
+        if quantum is null then
+            -- Another worker, or the next pick, has to try this group.
+            update gen_durable.limit_backlog b set ready_at = gen_durable.clock()
+            where (b.limit_group, b.queue) in (
+                select w.limit_group, w.queue from gen_durable.limit_backlog w
+                where w.limit_group = backlog.groups[place] and w.queue = backlog.queues[place] and w.ready_at > gen_durable.clock()
+                for no key update skip locked);
+            continue;
         end if;
-    end if;
-    if is_locked and backlog_groups is not null then
-        for place in 1..cardinality(backlog_groups) loop
-            -- The groups share the room of their queue. If other instances are due in the queue, half
-            -- of the room is left for them.
-            select greatest(1, w.free / (case when w.queue = any (queues) then 2 else 1 end) - w.served) into quantum
-            from unnest(open_queues, open_room, served) as w(queue, free, served)
-            where w.queue = backlog_queues[place] and w.served < w.free;
-            continue when quantum is null;
-            quantum := least(quantum, greatest(1, quantum / (cardinality(backlog_groups) - place + 1)));
-            chosen := gen_durable._serve_group(backlog_groups[place], backlog_queues[place], quantum, p_known);
-            continue when chosen = '{}';
-            return query select * from gen_durable._claim(chosen, true, p_worker, p_lease_seconds);
-            served[array_position(open_queues, backlog_queues[place])] :=
-                served[array_position(open_queues, backlog_queues[place])] + cardinality(chosen);
-        end loop;
-    end if;
+        quantum := least(quantum, greatest(1, quantum / (cardinality(backlog.groups) - place + 1)));
+        chosen := gen_durable._serve_group(backlog.groups[place], backlog.queues[place], quantum, p_known,
+            make_interval(secs => backlog.retry + place * 1e-6));
+        continue when chosen = '{}';
+        return query select * from gen_durable._claim(chosen, true, p_worker, p_lease_seconds);
+        served[array_position(open_queues, backlog.queues[place])] :=
+            served[array_position(open_queues, backlog.queues[place])] + cardinality(chosen);
+    end loop;
     -- Leaves the candidates beyond the room that is left.
-    select array_agg(c.id order by c.nth), array_agg(c.limit_group order by c.nth), array_agg(c.weight order by c.nth)
-    into kept, groups, weights
-    from (select c.id, c.limit_group, c.weight, c.nth, w.free - w.served as room_left, row_number() over (partition by c.queue order by c.nth) as place
-          from unnest(ids, groups, weights, queues) with ordinality as c(id, limit_group, weight, queue, nth)
-          join unnest(open_queues, open_room, served) as w(queue, free, served) on w.queue = c.queue) c
+    select array_agg(c.id order by c.nth) as ids, array_agg(c.limit_group order by c.nth) as groups, array_agg(c.weight order by c.nth) as weights
+    into backlog
+    from (select c.*, w.free - w.served as room_left, row_number() over (partition by c.queue order by c.nth) as place
+          from unnest(candidates.ids, candidates.groups, candidates.weights, candidates.queues) with ordinality as c(id, limit_group, weight, queue, nth)
+          join unnest(open_queues, room, served) as w(queue, free, served) on w.queue = c.queue) c
     where c.place <= c.room_left;
-    if kept is not null then
-        if is_locked then
-            select gen_durable._admit(array_agg(c.id), array_agg(c.limit_group), array_agg(c.weight), true) into admitted
-            from unnest(kept, groups, weights) as c(id, limit_group, weight) where c.limit_group is not null
-            having count(*) > 0;
-            admitted := coalesce(admitted, '{}');
-        end if;
-        chosen := array(select c.id from unnest(kept, groups) as c(id, limit_group) where c.limit_group is null or c.id = any (admitted));
+    claimed_count := 0;
+    if backlog.ids is not null then
+        chosen := gen_durable._choose_candidates(backlog.ids, backlog.groups, backlog.weights, is_locked);
+        claimed_count := cardinality(chosen);
         return query select * from gen_durable._claim(chosen, false, p_worker, p_lease_seconds);
-        if is_locked and cardinality(chosen) < cardinality(kept) then
-            perform gen_durable._park(array(select unnest(kept) except select unnest(chosen)));
-        end if;
     end if;
-    if suspect_id is not null and (suspect_group is null or is_locked and cardinality(
-           gen_durable._admit(array[suspect_id], array[suspect_group], array[suspect_weight], false)) > 0) then
-        return query select * from gen_durable._claim(array[suspect_id], false, p_worker, p_lease_seconds);
+    if suspect.id is not null and (suspect.limit_group is null or is_locked and cardinality(
+           gen_durable._admit(array[suspect.id], array[suspect.limit_group], array[suspect.weight], false)) > 0) then
+        return query select * from gen_durable._claim(array[suspect.id], false, p_worker, p_lease_seconds);
     end if;
-    if cardinality(chosen) < cardinality(ids) and (not is_locked or exists (
-           select from unnest(open_queues, open_room) as w(queue, free)
-           where w.free <= (select count(*) from unnest(queues) as c(queue) where c.queue = w.queue))) then
+    if not is_locked or claimed_count < cardinality(candidates.ids) and exists (
+           select from unnest(open_queues, room) as w(queue, free)
+           where w.free <= (select count(*) from unnest(candidates.queues) as c(queue) where c.queue = w.queue)) then
         again.waited := true;
+        again.keyed := not is_locked;
         return next again;
     end if;
 end $$;
@@ -3114,8 +3296,8 @@ end $$;
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
 -- due time, the paused queues and, with p_counts_fleet, the group of the worker (see `_fleet`).
--- p_freed names the limits in which the worker has ended claims since its last pick: instances that
--- wait for them may begin.
+-- p_freed has the limits, as groups (see `_limit_pairs`), of the claims that the worker has ended
+-- since its last pick: instances that wait for these limits may begin.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
@@ -3136,8 +3318,7 @@ begin
     -- Most picks of a fleet find nothing. One probe per range finds the first entry after the
     -- watermark, so that such a pick starts none of the statements that claim instances.
     select (select min(first.eligible_at)
-            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
-                as range(queue, priority, since, since_id)
+            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
             cross join lateral (
                 select i.eligible_at
                 from gen_durable.instances i
@@ -3151,17 +3332,12 @@ begin
            p_suspects > 0 and exists (
             select from gen_durable.instances i
             where i.queue = any (p_queues) and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting),
-           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
-           exists (select from gen_durable.limit_locks)
+           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null), exists (select from gen_durable.limit_locks)
     into info.next_due, has_suspect, info.paused, has_limits;
     if has_limits then
-        if info.next_due <= gen_durable.clock() or has_suspect or gen_durable._limits_due(p_queues) <= gen_durable.clock()
-           or cardinality(p_freed) > 0 then
-            return query select * from gen_durable._pick_limited(p_queues, p_room, p_range_queues, p_range_priorities, p_range_from,
-                p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, has_suspect, p_freed);
-        end if;
-        info.next_due := least(gen_durable._next_due(p_range_queues, p_range_priorities), gen_durable._limits_due(p_queues));
-        has_suspect := false;
+        return query select l.* from gen_durable._pick_limited(p_queues, p_room, p_range_queues, p_range_priorities, p_range_from,
+            p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, info.next_due, has_suspect, p_freed) l;
+        info.next_due := least(gen_durable._next_due(p_range_queues, p_range_priorities), gen_durable._limits_due(p_queues, info.paused));
     elsif info.next_due <= gen_durable.clock() then
         return query
         with candidate as materialized (
@@ -3208,12 +3384,10 @@ begin
         info.next_due := case when claimed < (select coalesce(sum(free), 0) from unnest(p_room) as free)
             then gen_durable._next_due(p_range_queues, p_range_priorities) end;
     end if;
-    if has_suspect then
+    if has_suspect and not has_limits then
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
-    if p_counts_fleet then
-        info.fleet := gen_durable._fleet(p_worker, p_found_work);
-    end if;
+    info.fleet := case when p_counts_fleet then gen_durable._fleet(p_worker, p_found_work) end;
     info.eligible_at := gen_durable.clock();
     info.keyed := false;
     return next info;
@@ -4169,9 +4343,9 @@ declare
     workers uuid[];
     heads bigint[];
 begin
-    -- Finds the instances with a running step and a lane, a partition key or limits, with the worker of
-    -- each, and the heads of lanes without a running step. The condition of this statement is on
-    -- ids because of the planner; see `_claim_successors`.
+    -- Finds the instances with a running step and a lane, a partition key or limits, with the
+    -- worker of each, and the heads of lanes without a running step. The condition of this
+    -- statement is on ids because of the planner; see `_claim_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads
@@ -5916,7 +6090,8 @@ end $$;
 --   `-- planner: pinned` allows only index scans. A statement that is planned while its table is
 --   empty would keep a sequential scan after the table has grown. With these settings the statement
 --   can only use an index, and the header of the function names the index. `nested loops` also
---   forbids hash and merge joins, which read a whole table or a whole index. `generic` makes
+--   forbids hash and merge joins, which read a whole table or a whole index. `hash joins` allows
+--   hash joins, for a statement that joins only its own arguments. `generic` makes
 --   Postgres use a generic plan from the first call of a session, and not plan the first calls for
 --   their values.
 --
@@ -5939,6 +6114,9 @@ begin
         execute format('alter function %s set enable_seqscan = off set enable_bitmapscan = off set jit = off', pinned.name);
         if pinned.marker ~ 'nested loops' then
             execute format('alter function %s set enable_hashjoin = off set enable_mergejoin = off', pinned.name);
+        end if;
+        if pinned.marker ~ 'hash joins' then
+            execute format('alter function %s set enable_hashjoin = on', pinned.name);
         end if;
         if pinned.marker ~ 'generic' then
             execute format('alter function %s set plan_cache_mode = force_generic_plan', pinned.name);

@@ -4,6 +4,8 @@
 //! [`Client::inspect`](crate::Client::inspect) returns [`Inspect`]. The types that its methods
 //! return implement [`serde::Serialize`].
 
+mod limits;
+
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -20,7 +22,7 @@ use crate::{
         explain::{self, Detail},
         family,
         fault::Fault,
-        flow, history, inspect as instances, keyed, limit, pulse, search, settled,
+        flow, history, inspect as instances, keyed, pulse, search, settled,
     },
 };
 pub use crate::{
@@ -279,45 +281,6 @@ impl Inspect {
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, Error> {
         self.read("list queues", |connection| async move {
             instances::queues(&connection).await
-        })
-        .await
-    }
-
-    /// Returns the limits that workers have declared, at most 1,000, with their bounds and their use.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn limits(&self) -> Result<Vec<LimitInfo>, Error> {
-        self.read("list limits", |connection| async move {
-            limit::list(&connection, None).await
-        })
-        .await
-    }
-
-    /// Returns a limit, if a worker has declared it.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn limit(&self, name: &str) -> Result<Option<LimitInfo>, Error> {
-        let name = name.to_owned();
-        let found = self.read("read a limit", move |connection| async move {
-            limit::list(&connection, Some(&name)).await
-        });
-        Ok(found.await?.pop())
-    }
-
-    /// Returns the keys of a limit that instances wait for or that have bounds of their own, at
-    /// most 200, those with the most waiting instances first.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database cannot be reached or refuses the query.
-    pub async fn limit_keys(&self, name: &str) -> Result<Vec<LimitKeyInfo>, Error> {
-        let name = name.to_owned();
-        self.read("list the keys of a limit", move |connection| async move {
-            limit::keys(&connection, &name).await
         })
         .await
     }

@@ -206,19 +206,6 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.project(projection)
     }
 
-    /// Registers a limit, as [`EngineBuilder::limit`](crate::engine::EngineBuilder::limit) does.
-    /// Rates follow the clock of the lab.
-    ///
-    /// # Panics
-    /// The bounds of the limit are invalid.
-    #[allow(clippy::expect_used)]
-    pub fn limit(mut self, limit: Limit) -> Self {
-        limit.check().expect("the limit could not be registered");
-        self.limits.push(limit);
-        self.registered = tokio::sync::OnceCell::new();
-        self
-    }
-
     /// Sets the settings of the lab: timeouts and limits of steps.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -420,15 +407,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .await
             .unwrap_or_else(|error| panic!("{error:#}"));
         let (worker, steps) = (worker.clone(), self.registry.steps());
-        // The clock of the lab stands still while claims end.
-        let freed = self.limits.iter().map(|limit| limit.name.to_string());
-        let freed: Vec<String> = freed.collect();
         self.call(move |connection| async move {
             let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
             let used = pick::priorities(&connection, &names).await?;
             let mut wanted = Wanted {
                 suspects: 1,
-                freed,
+                // The clock of the lab stands still while claims end.
+                freed: lab::held_groups(&connection).await?,
                 ..Wanted::default()
             };
             for name in &names {

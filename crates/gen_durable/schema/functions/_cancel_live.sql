@@ -15,9 +15,9 @@ declare
     workers uuid[];
     heads bigint[];
 begin
-    -- Finds the instances with a running step and a lane, a partition key or limits, with the worker of
-    -- each, and the heads of lanes without a running step. The condition of this statement is on
-    -- ids because of the planner; see `_claim_successors`.
+    -- Finds the instances with a running step and a lane, a partition key or limits, with the
+    -- worker of each, and the heads of lanes without a running step. The condition of this
+    -- statement is on ids because of the planner; see `_claim_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads

@@ -1,7 +1,7 @@
--- Declares limits with the bounds that the code of a worker has. A limit whose bounds an operator has
--- changed keeps them. p_limits is an array of objects with the columns of `limits`.
+-- Declares limits with the bounds that the code of a worker has. If an operator has changed the
+-- bounds of a limit, it keeps those. p_limits is an array of objects with the columns of `limits`.
 --   called by: store::limit::declare      index: limits_pkey, limit_locks_pkey
---   locks: the rows of the limits whose declaration has changed
+--   locks: the rows of the limits with a changed declaration
 create function gen_durable._declare_limits(p_limits jsonb) returns void
 language plpgsql
 as $$

@@ -9,8 +9,8 @@
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
 -- due time, the paused queues and, with p_counts_fleet, the group of the worker (see `_fleet`).
--- p_freed names the limits in which the worker has ended claims since its last pick: instances that
--- wait for them may begin.
+-- p_freed has the limits, as groups (see `_limit_pairs`), of the claims that the worker has ended
+-- since its last pick: instances that wait for these limits may begin.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
@@ -31,8 +31,7 @@ begin
     -- Most picks of a fleet find nothing. One probe per range finds the first entry after the
     -- watermark, so that such a pick starts none of the statements that claim instances.
     select (select min(first.eligible_at)
-            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
-                as range(queue, priority, since, since_id)
+            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
             cross join lateral (
                 select i.eligible_at
                 from gen_durable.instances i
@@ -46,17 +45,12 @@ begin
            p_suspects > 0 and exists (
             select from gen_durable.instances i
             where i.queue = any (p_queues) and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting),
-           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
-           exists (select from gen_durable.limit_locks)
+           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null), exists (select from gen_durable.limit_locks)
     into info.next_due, has_suspect, info.paused, has_limits;
     if has_limits then
-        if info.next_due <= gen_durable.clock() or has_suspect or gen_durable._limits_due(p_queues) <= gen_durable.clock()
-           or cardinality(p_freed) > 0 then
-            return query select * from gen_durable._pick_limited(p_queues, p_room, p_range_queues, p_range_priorities, p_range_from,
-                p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, has_suspect, p_freed);
-        end if;
-        info.next_due := least(gen_durable._next_due(p_range_queues, p_range_priorities), gen_durable._limits_due(p_queues));
-        has_suspect := false;
+        return query select l.* from gen_durable._pick_limited(p_queues, p_room, p_range_queues, p_range_priorities, p_range_from,
+            p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, info.next_due, has_suspect, p_freed) l;
+        info.next_due := least(gen_durable._next_due(p_range_queues, p_range_priorities), gen_durable._limits_due(p_queues, info.paused));
     elsif info.next_due <= gen_durable.clock() then
         return query
         with candidate as materialized (
@@ -103,12 +97,10 @@ begin
         info.next_due := case when claimed < (select coalesce(sum(free), 0) from unnest(p_room) as free)
             then gen_durable._next_due(p_range_queues, p_range_priorities) end;
     end if;
-    if has_suspect then
+    if has_suspect and not has_limits then
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
-    if p_counts_fleet then
-        info.fleet := gen_durable._fleet(p_worker, p_found_work);
-    end if;
+    info.fleet := case when p_counts_fleet then gen_durable._fleet(p_worker, p_found_work) end;
     info.eligible_at := gen_durable.clock();
     info.keyed := false;
     return next info;

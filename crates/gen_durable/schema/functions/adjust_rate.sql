@@ -1,5 +1,5 @@
--- Corrects what a start has taken from the rates of a limit: a positive p_more takes more, a negative
--- one gives back. For a weight that is known only after the call.
+-- Corrects what a start has taken from the rates of a limit: a positive p_more takes more, a
+-- negative one gives back. For a weight that is known only after the call.
 --   called by: store::limit::adjust, SQL
 --   index: limit_locks_pkey, limit_tokens_pkey; as _limit_room
 --   locks: the lock of the limit until the end of the transaction, as take_rate

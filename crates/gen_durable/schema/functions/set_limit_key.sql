@@ -1,5 +1,5 @@
--- Sets the bounds of one key of a limit, which replace `per_key` and `key_rate` of the limit for that
--- key: {"at_once": 20, "rate": 100, "period": 60, "burst": 10}. Null removes them.
+-- Sets the bounds of one key of a limit, which replace `per_key` and `key_rate` of the limit for
+-- that key: {"at_once": 20, "rate": 100, "period": 60, "burst": 10}. Null removes them.
 --   called by: store::limit::set_key, SQL      index: limits_pkey, limit_keys_pkey; as _wake_limits
 --   locks: the row of the key; as _wake_limits. No pick waits for these locks.
 -- Returns false if no worker has declared the limit.

@@ -1,11 +1,11 @@
--- Takes a weight from the rates of a limit, outside of a step: for a web request that calls the same
--- API as the steps. Returns 0 if it took the weight, or after how many seconds to try again; null if
--- no worker has declared the limit. It takes from the rate of the whole limit and from that of the
--- key, or from none. Bounds of concurrency do not apply: a caller holds no claim.
+-- Takes a weight from the rates of a limit, outside of a step: for a web request that calls the
+-- same API as the steps. Returns 0 if it took the weight, or after how many seconds to try again;
+-- null if no worker has declared the limit. It takes from the rate of the whole limit and from that
+-- of the key, or from none. Bounds of concurrency do not apply: a caller holds no claim.
 --   called by: store::limit::take, SQL
 --   index: limit_locks_pkey, limit_tokens_pkey; as _limit_room
---   locks: the lock of the limit until the end of the transaction. Commit at once: picks of steps that
---   take the limit wait 50 ms for it, and then leave those steps.
+--   locks: the lock of the limit until the end of the transaction. Commit at once: picks of steps
+--   that take the limit wait 50 ms for it, and then leave those steps.
 create function gen_durable.take_rate(p_name text, p_key text default '', p_weight float8 default 1) returns float8
 language plpgsql
 as $$

@@ -61,8 +61,9 @@ create table gen_durable.instances (
     arrival_no          bigint,
     partition_key    text,
     lane_key         text,
-    -- The limits that the current step takes, each with its key (see `_limit_pairs`); null: none. The
-    -- process that writes the step computes them. A claim of the instance counts in these limits.
+    -- The limits that the current step takes, each with its key (see `_limit_pairs`); null: none.
+    -- The process that writes the step computes them. A claim of the instance counts in these
+    -- limits.
     limit_group      text collate "C",
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
     parent_generation int, -- the parent's join_generation at the spawn

@@ -1,4 +1,4 @@
--- One row per named limit: its bounds. A limit counts the claims of instances whose step takes it.
+-- One row per named limit: its bounds. A limit counts the claims of instances with a step that takes it.
 create table gen_durable.limits (
     name         text primary key check (octet_length(name) between 1 and 200 and name !~ '[\x01-\x1f]'),
     at_once      int check (at_once >= 0),      -- claims at the same time; null: no bound
@@ -39,8 +39,12 @@ create table gen_durable.limit_keys (
 -- that no two picks count at the same time. Operators change rows of `limits`, and never block a
 -- pick.
 create table gen_durable.limit_locks (
-    name text primary key
-);
+    name       text primary key,
+    -- No more claims than this count in the limit. The last pick that counted them wrote it, and
+    -- each pick since has added its own; claims that have ended since are still in it. While it is
+    -- below the bound, picks need not count. Null: unknown.
+    claims_max bigint
+) with (fillfactor = 50);
 
 -- The tokens of rates: `tokens` were left at `at`. The row with the key '' is the rate of the whole
 -- limit. A rate without a row is full.
@@ -64,16 +68,18 @@ create table gen_durable.limit_holds (
 );
 
 -- The groups with instances in the status `awaiting_limit`, by queue. Only a pick that has locked
--- the limits of a group inserts or deletes its row.
+-- the limits of a group inserts, serves or deletes its row.
 create table gen_durable.limit_backlog (
     limit_group text collate "C" not null,
     queue       text not null,
     names       text[] not null,
-    -- When a pick tries the group again. Groups take turns in this order.
+    -- When a pick tries the group again: at most a minute after it tried the group last. Groups
+    -- take turns in this order.
     ready_at    timestamptz not null default gen_durable.clock(),
-    -- The group waits for the end of a claim, and not for tokens. A worker that has ended a claim
-    -- tries the groups of its limits at once.
-    held        boolean not null default false,
+    -- The bound that had no room left: `name`, or `name\1key`. A worker that has ended a claim
+    -- in it tries the group at once. Null: the group waits for tokens, or has not been tried yet.
+    held_on     text collate "C",
     primary key (limit_group, queue)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 create index limit_backlog_ready on gen_durable.limit_backlog (queue, ready_at);
+create index limit_backlog_held on gen_durable.limit_backlog (held_on, ready_at) where held_on is not null;

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     id::Status,
-    limit::{self, Limit},
+    limit::Limit,
     model::{
         history::{HistoryOutcome, HistoryRecord},
         step_result::ENTERS,
@@ -194,8 +194,8 @@ impl Core {
             outcome,
             ..
         } = ran;
-        // A claim that counts in limits ends with its step, and a step that takes limits needs a claim
-        // that counts in them.
+        // A claim that counts in limits ends with its step, and a step that takes limits needs a
+        // claim that counts in them.
         let takes_limits = row.limit_group.is_some()
             || result
                 .effects
@@ -233,14 +233,20 @@ impl Core {
         }
     }
 
-    /// Records that a claim has ended that counted in these limits: the next pick tries the instances
-    /// that wait for them.
-    pub(crate) fn free_limits(&self, limit_group: &str) {
+    /// Returns whether the engine has registered a limit.
+    pub(crate) fn has_limits(&self) -> bool {
+        let limits = self.environment.limits.as_ref();
+        limits.is_some_and(|limits| !limits.is_empty())
+    }
+
+    /// Records that claims have ended that counted in these limits: the next pick tries the
+    /// instances that wait for them.
+    pub(crate) fn free_limits(&self, limit_groups: impl IntoIterator<Item = String>) {
         let mut freed = self
             .freed_limits
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        freed.extend(limit::names(limit_group).map(str::to_owned));
+        freed.extend(limit_groups);
     }
 
     pub(crate) fn take_freed_limits(&self) -> Vec<String> {

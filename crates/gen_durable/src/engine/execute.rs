@@ -132,8 +132,8 @@ impl StepRun {
         run.with_error(&error.to_string())
     }
 
-    /// Creates the step result that lets an instance wait for the limits of its step: the claim does
-    /// not count in them. The result counts no attempt.
+    /// Creates the step result that lets an instance wait for the limits of its step: the claim
+    /// does not count in them. The result counts no attempt.
     fn limited(row: &Claimed, taken: TakenLimits) -> StepRun {
         let mut run = StepRun::of(row, Status::Runnable, HistoryOutcome::Limit);
         let effects = Effects {

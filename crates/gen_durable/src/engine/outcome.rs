@@ -123,14 +123,12 @@ pub(super) fn apply_outcomes(
             );
             metrics::counter!("durable_stale_results_total").increment(1);
             if result.is_exclusive() {
-                core.releases.push(result.claim);
+                core.releases.push(result.claim, result.limit_group.clone());
             }
         }
         if ours {
             core.failures.settled(&run.row, &result);
-            if let Some(group) = &result.limit_group {
-                core.free_limits(group);
-            }
+            core.free_limits(result.limit_group.as_deref().map(str::to_owned));
         }
         if let (Some(effects), true) = (&result.effects, ours) {
             hint_new_instances(core, effects, run.row.now);

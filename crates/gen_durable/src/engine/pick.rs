@@ -110,6 +110,9 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
                 core.batch_limit.claimed(picked.rows.len());
+                if picked.left_limited {
+                    core.free_limits(wanted.freed.iter().cloned());
+                }
                 let pause = picker.accept(&core, &wanted, picked);
                 if !pause.is_zero() {
                     wait(&core, pause).await;
@@ -118,6 +121,7 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
             Err(fault) if set_aside(&core, connection, &wanted, &fault).await => {}
             Err(fault) => {
                 core.batch_limit.failed(&wanted, &fault);
+                core.free_limits(wanted.freed);
                 picker.wait_out(&core, &fault).await;
             }
         }
@@ -269,7 +273,6 @@ impl Picker {
     fn wanted(&mut self, core: &Core) -> Wanted {
         let mut wanted = Wanted {
             suspects: core.suspects_wanted(),
-            freed: core.take_freed_limits(),
             ..Wanted::default()
         };
         for queue in &core.queues {
@@ -291,6 +294,9 @@ impl Picker {
                     .map(|(priority, known)| (*priority, known.mark)),
             );
         }
+        if !wanted.queues.is_empty() {
+            wanted.freed = core.take_freed_limits();
+        }
         wanted
     }
 
@@ -303,6 +309,7 @@ impl Picker {
             next_due,
             paused,
             left_some,
+            left_limited,
             group,
         } = picked;
         core.fleet.set_now(now);
@@ -336,8 +343,9 @@ impl Picker {
                 let last = plain
                     .map(|run| (run.row.priority, run.row.eligible_at, run.row.id))
                     .max();
-                full |= was_full || left_some;
-                if !left_some {
+                let was_full = was_full || left_some;
+                full |= was_full;
+                if !left_limited {
                     self.move_marks(core, queue, last, was_full, now);
                 }
             }

@@ -162,7 +162,8 @@ pub trait Machine: Data {
     /// ```
     /// # use gen_durable::{machine::Limits, prelude::*};
     /// # #[derive(serde::Serialize, serde::Deserialize)] struct Import { tenant: String }
-    /// # #[derive(serde::Serialize, serde::Deserialize, Default)] enum Step { #[default] Fetch, Store }
+    /// # #[derive(serde::Serialize, serde::Deserialize, Default)] enum Step { #[default] Fetch,
+    /// Store }
     /// # impl Machine for Import {
     /// #     const NAME: &'static str = "import";
     /// #     type App = ();
@@ -174,7 +175,8 @@ pub trait Machine: Data {
     ///         Step::Store => Limits::none(),
     ///     }
     /// }
-    /// #     async fn step(&mut self, _: Step, _: &mut Context<'_, Self>) -> Outcome<Self> { Ok(done(())) }
+    /// #     async fn step(&mut self, _: Step, _: &mut Context<'_, Self>) -> Outcome<Self> {
+    /// Ok(done(())) }
     /// # }
     /// ```
     fn limits(&self, at: &Self::Step) -> Limits {

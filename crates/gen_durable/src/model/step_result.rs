@@ -90,8 +90,9 @@ impl StepResult {
         }
     }
 
-    /// Returns whether no other step may take the place of this step while it runs: the instance has
-    /// a lane, a partition key or limits. A cancelled instance keeps them until its step has ended.
+    /// Returns whether no other step may take the place of this step while it runs: the instance
+    /// has a lane, a partition key or limits. A cancelled instance keeps them until its step has
+    /// ended.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.keyed || self.limit_group.is_some()
     }

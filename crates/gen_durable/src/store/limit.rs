@@ -22,6 +22,8 @@ sql!(SET_LIMIT_KEY, "set_limit_key.sql", [TEXT, TEXT, TEXT]);
 sql!(RESET_LIMIT, "reset_limit.sql", [TEXT]);
 sql!(PAUSE_LIMIT, "pause_limit.sql", [TEXT]);
 sql!(RESUME_LIMIT, "resume_limit.sql", [TEXT]);
+sql!(WAKE_FREED, "wake_freed.sql", [TEXT_ARRAY]);
+sql!(COLLECT_RATES, "collect_rates.sql", [INT4, TEXT, TEXT]);
 sql!(CLOSE_LIMIT, "close_limit.sql", [TEXT, FLOAT8]);
 sql!(TAKE_RATE, "take_rate.sql", [TEXT, TEXT, FLOAT8]);
 sql!(ADJUST_RATE, "adjust_rate.sql", [TEXT, TEXT, FLOAT8]);
@@ -186,4 +188,26 @@ pub(crate) async fn adjust(
 ) -> Result<bool, Fault> {
     let rows = connection.act(&ADJUST_RATE, &[&name, &key, &more]).await?;
     rows.first().map_or(Ok(false), only)
+}
+
+/// Lets the next picks try the instances that wait for limits in which claims have ended.
+pub(crate) async fn wake_freed(connection: &Connection, freed: &[String]) -> Result<(), Fault> {
+    connection.query(&WAKE_FREED, &[&freed]).await.map(drop)
+}
+
+/// Deletes rows of rates that are full again: reads up to `limit` rows after the name and key
+/// `from`. Returns how many rows it deleted, and the name and key after which the next call begins,
+/// if it did not reach the end of the table.
+pub(crate) async fn collect(
+    connection: &Connection,
+    from: &(String, String),
+    limit: i32,
+) -> Result<(i64, Option<(String, String)>), Fault> {
+    let (name, key) = from;
+    let rows = connection
+        .query(&COLLECT_RATES, &[&limit, name, key])
+        .await?;
+    let row = rows.first().ok_or_else(Fault::no_row)?;
+    let next: (Option<String>, Option<String>) = (named(row, "name")?, named(row, "key")?);
+    Ok((named(row, "deleted")?, next.0.zip(next.1)))
 }

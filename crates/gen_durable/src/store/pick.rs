@@ -116,9 +116,12 @@ pub(crate) struct Picked {
     pub(crate) next_due: Option<Timestamp>,
     /// The queues of the request that an operator has paused.
     pub(crate) paused: Vec<String>,
-    /// True if the pick has left instances that are due, because of their limits, or has not read
-    /// all of them: the next pick reads the same ranges.
+    /// True if the pick has not claimed as many instances as it has read, because of their limits:
+    /// there may be more that are due.
     pub(crate) left_some: bool,
+    /// True if the pick did not get the locks of limits. It left the instances that take them where
+    /// they were, so the next pick reads the same ranges.
+    pub(crate) left_limited: bool,
     /// The group of this worker, if the pick counted it.
     pub(crate) group: Option<Group>,
 }
@@ -194,6 +197,9 @@ pub(crate) async fn claim(
         next_due: column(last, at.next_due)?,
         paused: column::<Option<_>>(last, at.paused)?.unwrap_or_default(),
         left_some: !left.is_empty(),
+        left_limited: left
+            .iter()
+            .any(|row| matches!(column(*row, at.keyed), Ok(true))),
         group: column::<Option<Vec<i32>>>(last, at.fleet)?.and_then(|count| group(&count)),
     })
 }

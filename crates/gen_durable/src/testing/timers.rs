@@ -4,6 +4,7 @@ use super::Lab;
 use crate::{
     calendar::{Cycle, Occurrence},
     engine::timer_loop,
+    limit::Limit,
     new_instance::IntoNewInstance,
     store::{
         limit,
@@ -27,6 +28,19 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.schedules
             .add(name, cycle, make)
             .expect("the schedule could not be registered");
+        self.registered = tokio::sync::OnceCell::new();
+        self
+    }
+
+    /// Registers a limit, as [`EngineBuilder::limit`](crate::engine::EngineBuilder::limit) does.
+    /// Rates follow the clock of the lab.
+    ///
+    /// # Panics
+    /// The bounds of the limit are invalid.
+    #[allow(clippy::expect_used)]
+    pub fn limit(mut self, limit: Limit) -> Self {
+        limit.check().expect("the limit could not be registered");
+        self.limits.push(limit);
         self.registered = tokio::sync::OnceCell::new();
         self
     }

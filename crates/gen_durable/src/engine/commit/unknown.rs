@@ -66,7 +66,8 @@ pub(super) async fn resolve_outcome(
                         .as_ref()
                         .is_some_and(|row| !inputs.contains_key(&row.id))
                 {
-                    core.releases.push(ended.result.claim);
+                    core.releases
+                        .push(ended.result.claim, ended.result.limit_group.clone());
                 }
                 let ahead = ended.ahead.filter(|row| inputs.contains_key(&row.id));
                 known.push(FinishedStep { ahead, ..ended });

@@ -9,6 +9,6 @@ select min(due) from (
     union all
     select retry_at from gen_durable.projections
     union all
-    select ready_at from gen_durable.limit_backlog where not held
+    select ready_at from gen_durable.limit_backlog where held_on is null
 ) later
 where due > gen_durable.clock() and due <= $1

@@ -1,6 +1,8 @@
--- called by: store::limit::list     index: limits_pkey; instances_limit_waiting, limit_backlog_pkey; as _limit_room
+-- called by: store::limit::list     index: limits_pkey; instances_limit_waiting,
+-- limit_backlog_pkey; as _limit_room
 -- locks: nothing
--- Returns the limits, at most 1,000, or the one with the name $1: bounds and use. Counts up to 10,001.
+-- Returns the limits, at most 1,000, or the one with the name $1: bounds and use. Counts up to
+-- 10,001.
 select l.name, l.at_once, l.per_key, l.rate, l.period, l.burst, l.key_rate, l.key_period, l.key_burst,
     l.declared::text as declared, l.changed_at, l.paused_at,
     case when l.closed_until > gen_durable.clock() then l.closed_until end as closed_until,
