@@ -489,7 +489,8 @@ create table gen_durable.placement_watermarks (
 insert into gen_durable.placement_watermarks default values;
 
 -- schema/tables/limits.sql
--- One row per named limit: its bounds. A limit counts the claims of instances with a step that takes it.
+-- One row per named limit: its bounds. A limit counts the claims of instances with a step that
+-- takes it.
 create table gen_durable.limits (
     name         text primary key check (octet_length(name) between 1 and 200 and name !~ '[\x01-\x1f]'),
     at_once      int check (at_once >= 0),      -- claims at the same time; null: no bound
@@ -3398,7 +3399,8 @@ end $$;
 -- them aside as `stuck` with the error as reason. Since one statement claims for all queues, one
 -- such instance would make every pick fail.
 --   called by: store::pick::set_aside_refused
---   index: instances_pick, instances_suspects, instances_pkey; as _place_new
+--   index: instances_pick, instances_suspects, instances_pkey, limit_backlog_ready,
+--   instances_limit_waiting; as _place_new
 --   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
 --   statement
 -- Claims each candidate in a subtransaction and rolls the subtransaction back. Raises an error that
@@ -3442,6 +3444,20 @@ begin
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit 1
+            for no key update skip locked
+        ) found
+        union all
+        select found.id
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join lateral (
+            select b.limit_group from gen_durable.limit_backlog b where b.queue = wanted.queue order by b.ready_at limit 200
+        ) backlog
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.status = 'awaiting_limit' and i.limit_group = backlog.limit_group and i.queue = wanted.queue
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+            order by i.limit_group, i.queue, i.priority, i.eligible_at, i.id
+            limit wanted.free
             for no key update skip locked
         ) found
     loop

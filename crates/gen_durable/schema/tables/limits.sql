@@ -1,4 +1,5 @@
--- One row per named limit: its bounds. A limit counts the claims of instances with a step that takes it.
+-- One row per named limit: its bounds. A limit counts the claims of instances with a step that
+-- takes it.
 create table gen_durable.limits (
     name         text primary key check (octet_length(name) between 1 and 200 and name !~ '[\x01-\x1f]'),
     at_once      int check (at_once >= 0),      -- claims at the same time; null: no bound

@@ -46,7 +46,8 @@ impl LimitHandle {
         }
     }
 
-    /// Chooses a key of the limit. The rate of the key applies together with that of the whole limit.
+    /// Chooses a key of the limit. The rate of the key applies together with that of the whole
+    /// limit.
     pub fn key(mut self, key: impl std::fmt::Display) -> LimitHandle {
         self.key = key.to_string();
         self

@@ -1,5 +1,4 @@
--- called by: store::limit::list     index: limits_pkey; instances_limit_waiting,
--- limit_backlog_pkey; as _limit_room
+-- called by: store::limit::list     index: limits_pkey, instances_limit_waiting, limit_backlog_pkey; as _limit_room
 -- locks: nothing
 -- Returns the limits, at most 1,000, or the one with the name $1: bounds and use. Counts up to
 -- 10,001.

@@ -12,7 +12,7 @@ use gen_durable::{
 use serde::{Deserialize, Serialize};
 
 use super::{Calls, Fetch, add, fetch, gated, start, until_use};
-use crate::support::{Running, SOON, history, live, sql};
+use crate::support::{Running, SOON, eventually, history, live, sql};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_keep_their_order_and_partition_keys_their_exclusion_under_a_limit() {
@@ -50,6 +50,26 @@ async fn lanes_keep_their_order_and_partition_keys_their_exclusion_under_a_limit
         assert_eq!(order.len(), 20);
         assert!(order.is_sorted(), "{order:?}");
     }
+    for engine in engines {
+        engine.stop().await;
+    }
+}
+
+/// The commit that ends the head of a lane may claim the successor, but not one that takes limits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_in_a_lane_begins_only_if_its_own_limits_have_room() {
+    let (pool, calls) = (live().await, Calls::default());
+    let client = Client::new(pool.clone());
+    let limits = [Limit::new("api").per_key(1)];
+    let engines = [0, 1].map(|_| start(&pool, &calls, &limits));
+    let jobs = (0..200).map(|n| Fetch {
+        lane: Some(format!("lane {}", n % 4)),
+        ..fetch(["acme", "globex"][(n / 4) as usize % 2], n)
+    });
+    for made in client.enqueue_all(jobs).await.unwrap() {
+        client.settled(made.id, SOON).await.unwrap().unwrap();
+    }
+    assert_eq!(calls.most_of_a_key(), 1);
     for engine in engines {
         engine.stop().await;
     }
@@ -279,4 +299,33 @@ async fn each_attempt_takes_new_tokens_also_after_a_crash_and_a_released_claim()
     assert_eq!(lab.status_of(order.id).await, Status::AwaitingLimit);
     lab.skip(Duration::from_secs(30)).await;
     assert_eq!(lab.status_of(order.id).await, Status::Done);
+}
+
+#[tokio::test]
+async fn a_waiting_instance_that_the_database_refuses_is_set_aside_and_the_others_begin() {
+    let (pool, calls) = (live().await, Calls::default());
+    let client = Client::new(pool.clone());
+    let engine = start(&pool, &calls, &[Limit::new("api").at_once(1)]);
+    add(&client, gated("acme", 0)).await;
+    calls.has_begun(0).await;
+    let refused = add(&client, fetch("acme", 1)).await;
+    add(&client, fetch("acme", 2)).await;
+    until_use(&client, "api", 1, 2).await;
+    let (schema, id) = (pool.schema(), refused.raw());
+    let text = format!(
+        "create function {schema}.refuses() returns trigger language plpgsql as
+            'begin raise exception ''not this one''; end';
+         create trigger refuses before update on {schema}.instances for each row
+            when (new.id = {id} and new.status = 'executing') execute function {schema}.refuses()"
+    );
+    sql().await.batch_execute(&text).await.unwrap();
+    calls.open(0);
+    calls.has_begun(2).await;
+    eventually("the instance is stuck", async || {
+        let row = client.inspect().show(id).await.unwrap().unwrap();
+        row.status == Status::Stuck
+    })
+    .await;
+    until_use(&client, "api", 0, 0).await;
+    engine.stop().await;
 }

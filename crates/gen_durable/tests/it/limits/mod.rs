@@ -53,6 +53,10 @@ impl Calls {
         (seen.most, seen.most_of_a_key)
     }
 
+    fn most_of_a_key(&self) -> usize {
+        self.most().1
+    }
+
     fn starts(&self) -> Vec<(String, u64)> {
         self.0.lock().unwrap().starts.clone()
     }
