@@ -8,6 +8,7 @@ use crate::{
     codec,
     error::{StepError, fatal, storable},
     id::Status,
+    limit::TakenLimits,
     machine::{Data, Machine},
     model::{
         event::NewEvent,
@@ -101,6 +102,24 @@ pub(super) fn encode<M: Machine>(
     Ok(run)
 }
 
+/// Returns the limits of the step that the instance enters. Returns `None` if the row's columns are
+/// right already: the step stays the same, or neither it nor the ended step takes limits.
+fn limits_after<M: Machine>(
+    action: &NextAction<M>,
+    machine: &M,
+    inputs: &Inputs<'_>,
+) -> Result<Option<TakenLimits>, StepError> {
+    let (NextAction::Next(step)
+    | NextAction::Sleep(_, step)
+    | NextAction::Wait { then: step, .. }
+    | NextAction::Spawn { then: step, .. }) = action
+    else {
+        return Ok(None);
+    };
+    let taken = machine.limits(step).encode()?;
+    Ok((taken.group.is_some() || inputs.row.limit_group.is_some()).then_some(taken))
+}
+
 /// Encodes the action with which a step ends: the next step, its data, a delay, a wait, children,
 /// or the result of the instance.
 fn decide<M: Machine>(
@@ -110,17 +129,9 @@ fn decide<M: Machine>(
 ) -> Result<(StepRun, Effects), StepError> {
     let limit = inputs.limit;
     let run = |status, outcome| StepRun::of(inputs.row, status, outcome);
-    let mut effects = Effects::default();
-    effects.limits = match &action {
-        NextAction::Next(step)
-        | NextAction::Sleep(_, step)
-        | NextAction::Wait { then: step, .. }
-        | NextAction::Spawn { then: step, .. } => {
-            // Without limits now and before, the row's column is null already.
-            let taken = machine.limits(step).encode()?;
-            (taken.group.is_some() || inputs.row.limit_group.is_some()).then_some(taken)
-        }
-        NextAction::Retry(_) | NextAction::Done(_) | NextAction::Fail(_) => None,
+    let mut effects = Effects {
+        limits: limits_after(&action, machine, inputs)?,
+        ..Effects::default()
     };
     let run = match action {
         NextAction::Next(step) => {

@@ -59,7 +59,7 @@ pub(crate) struct Connections {
     /// The wakes of the engines of this process that a client wakes after it appended events
     /// through this pool; see `store/events.rs`.
     pub(crate) log: LogWakes,
-    /// CallLimits and hooks that an engine may set for all clients of the pool.
+    /// Limits and hooks that an engine may set for all clients of the pool.
     pub(crate) limits: Mutex<CallLimits>,
 }
 
