@@ -10,7 +10,7 @@ create schema gen_durable;
 -- schema/types.sql
 -- The status of an instance. `done`, `failed` and `cancelled` are settled; all others are live.
 create type gen_durable.durable_status as enum (
-    'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck',
+    'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'awaiting_limit', 'queued', 'stuck',
     'done', 'failed', 'cancelled'
 );
 
@@ -59,7 +59,11 @@ create type gen_durable.claimed as (
     failures    int,
     token       bigint,      -- the fencing token of this claim
     -- `_pick`, in the row without an id: see `_fleet`.
-    fleet       int[]
+    fleet       int[],
+    limit_group text,        -- the limits that the claim counts in
+    -- The instance had the status `awaiting_limit`. In a row without an id before the last one: the
+    -- pick did not read all instances that are due, or left some that it read.
+    waited      boolean
 );
 
 -- schema/functions/clock.sql
@@ -202,6 +206,10 @@ create table gen_durable.instances (
     arrival_no          bigint,
     partition_key    text,
     lane_key         text,
+    -- The limits that the current step takes, each with its key (see `_limit_pairs`); null: none.
+    -- The process that writes the step computes them. A claim of the instance counts in these
+    -- limits.
+    limit_group      text collate "C",
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
     parent_generation int, -- the parent's join_generation at the spawn
     deadline_at      timestamptz,                    -- when a wait or a join gives up
@@ -233,6 +241,7 @@ create table gen_durable.instances (
     -- The claim_epoch under which the current step began. A worker writes this column only if
     -- crash_count > 0.
     begun_epoch      bigint,
+    limit_weight     bigint,                         -- how much of a rate a start takes; null: 1
     constraint instances_executing_has_worker check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
     constraint instances_terminal_is_settled check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null)),
@@ -241,7 +250,8 @@ create table gen_durable.instances (
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
     constraint instances_partition_waiting_is_runnable check (
-        not partition_waiting or (status = 'runnable' and partition_key is not null))
+        not partition_waiting or (status = 'runnable' and partition_key is not null)),
+    constraint instances_awaiting_limit_has_one check (status <> 'awaiting_limit' or limit_group is not null)
 ) with (
     -- Each page keeps free space for the next versions of its rows. An update that stays on its
     -- page, as that of a run-ahead commit, writes no index.
@@ -282,7 +292,8 @@ create index instances_blocked on gen_durable.instances (tenant, lane_key)
 -- The holder of a partition key. The unique index guarantees that a key has at most one holder. A
 -- cancelled instance stays the holder while its step still runs.
 create unique index instances_partition_holder on gen_durable.instances (tenant, partition_key)
-    where partition_key is not null and not partition_waiting and (status in ('runnable', 'executing') or locked_by is not null);
+    where partition_key is not null and not partition_waiting
+      and (status in ('runnable', 'executing', 'awaiting_limit') or locked_by is not null);
 -- The instances that wait for a partition, by priority and due time: the next holder is among the
 -- first.
 create index instances_partition_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
@@ -290,6 +301,15 @@ create index instances_partition_waiting on gen_durable.instances (tenant, parti
 -- Instances that have drawn an arrival number: `_place` has to read their lane or partition key.
 create index instances_arrival_no on gen_durable.instances (arrival_no)
     where arrival_no is not null;
+
+-- The claims that count in limits, by the text of all limits of the instance: one range per limit,
+-- and one per limit and key.
+-- A cancelled instance counts while its step still runs.
+create index instances_limit_held on gen_durable.instances (limit_group)
+    where limit_group is not null and (status = 'executing' or locked_by is not null);
+-- The instances that wait for a limit, by the limits that they need, in the order of the picker.
+create index instances_limit_waiting on gen_durable.instances (limit_group, queue, priority, eligible_at, id)
+    where status = 'awaiting_limit';
 
 -- Within a tenant, at most one instance holds a key. Calls address an instance by its key over this
 -- index.
@@ -501,6 +521,94 @@ create table gen_durable.placement_watermarks (
     sweep_due_at timestamptz not null default '-infinity'
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 insert into gen_durable.placement_watermarks default values;
+
+-- schema/tables/limits.sql
+-- One row per named limit: its bounds. A limit counts the claims of instances with a step that
+-- takes it.
+create table gen_durable.limits (
+    name         text primary key check (octet_length(name) between 1 and 200 and name !~ '[\x01-\x1f]'),
+    at_once      int check (at_once >= 0),      -- claims at the same time; null: no bound
+    per_key      int check (per_key >= 0),      -- claims at the same time with the same key
+    -- A rate allows this weight per period (in seconds), and as much as `burst` at once.
+    rate         float8 check (rate > 0),
+    period       float8 check (period > 0),
+    burst        float8 check (burst > 0),
+    key_rate     float8 check (key_rate > 0),   -- the same for each key
+    key_period   float8 check (key_period > 0),
+    key_burst    float8 check (key_burst > 0),
+    -- The bounds that the code declares, as the columns above. An operator's change keeps them, so
+    -- that a reset finds them.
+    declared     jsonb not null default '{}',
+    -- When an operator changed the bounds. The declaration of a starting worker then leaves them.
+    changed_at   timestamptz,
+    paused_at    timestamptz,                   -- while this is set, no step that takes the limit begins
+    closed_until timestamptz,                   -- a step closed the limit until then
+    constraint limits_rate_is_complete check (
+        (rate is null) = (period is null) and (rate is null) = (burst is null)
+        and (key_rate is null) = (key_period is null) and (key_rate is null) = (key_burst is null))
+);
+
+-- The bounds of chosen keys, which replace `per_key` and `key_rate` of the limit. Null: as the
+-- limit has it.
+create table gen_durable.limit_keys (
+    name       text not null,
+    key        text not null,
+    at_once    int check (at_once >= 0),
+    rate       float8 check (rate > 0),
+    period     float8 check (period > 0),
+    burst      float8 check (burst > 0),
+    primary key (name, key),
+    constraint limit_keys_rate_is_complete check ((rate is null) = (period is null) and (rate is null) = (burst is null))
+);
+
+-- The locks of the limits. A pick locks the row of a limit before it counts the claims in it, so
+-- that no two picks count at the same time. Operators change rows of `limits`, and never block a
+-- pick.
+create table gen_durable.limit_locks (
+    name       text primary key,
+    -- No more claims than this count in the limit. The last pick that counted them wrote it, and
+    -- each pick since has added its own; claims that have ended since are still in it. While it is
+    -- below the bound, picks need not count. Null: unknown.
+    claims_max bigint
+) with (fillfactor = 50);
+
+-- The tokens of rates: `tokens` were left at `at`. The row with the key '' is the rate of the whole
+-- limit. A rate without a row is full.
+create table gen_durable.limit_tokens (
+    name   text not null,
+    key    text not null,
+    tokens float8 not null,
+    at     timestamptz not null,
+    primary key (name, key)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+-- The second and further limits of claimed instances. The first one is the beginning of
+-- `instances.limit_group`, and `instances_limit_held` counts it. A row counts while the instance
+-- has this claim: the end of a claim writes nothing here, and a later pick deletes the row.
+create table gen_durable.limit_holds (
+    name        text not null,
+    key         text not null,
+    instance_id bigint not null,
+    claim_epoch bigint not null,
+    primary key (name, key, instance_id)
+);
+
+-- The groups with instances in the status `awaiting_limit`, by queue. Only a pick that has locked
+-- the limits of a group inserts, serves or deletes its row.
+create table gen_durable.limit_backlog (
+    limit_group text collate "C" not null,
+    queue       text not null,
+    names       text[] not null,
+    -- When a pick tries the group again: at most a minute after it tried the group last. Groups
+    -- take turns in this order.
+    ready_at    timestamptz not null default gen_durable.clock(),
+    -- The bound that had no room left: `name`, or `name\1key`. A worker that has ended a claim
+    -- in it tries the group at once. Null: the group waits for tokens, or has not been tried yet.
+    held_on     text collate "C",
+    primary key (limit_group, queue)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+create index limit_backlog_ready on gen_durable.limit_backlog (queue, ready_at);
+create index limit_backlog_held on gen_durable.limit_backlog (held_on, ready_at) where held_on is not null;
 
 -- schema/tables/schedules.sql
 -- A schedule: a named cycle that enqueues instances. The columns code_* hold the cycle that the
@@ -898,7 +1006,7 @@ language plpgsql immutable
 as $$
 begin
     case coalesce(p_scope, 'live')
-        when 'live' then return array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::gen_durable.durable_status[];
+        when 'live' then return array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'awaiting_limit', 'queued', 'stuck']::gen_durable.durable_status[];
         when 'ever' then return enum_range(null::gen_durable.durable_status);
         when 'none' then return '{}'::gen_durable.durable_status[];
         else raise exception 'unknown scope %: a key is held while its instance is live, ever, or none', p_scope
@@ -1479,7 +1587,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no)
+                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no, limit_group, limit_weight)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
@@ -1490,7 +1598,8 @@ begin
                 p_parent, p_generation,
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
-                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no)
+                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no,
+                entry.value->>'limit_group', (entry.value->>'limit_weight')::bigint)
             on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then
@@ -1568,7 +1677,7 @@ begin
     with made as (
         insert into gen_durable.instances as i
             (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no)
+             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no, limit_group, limit_weight)
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
@@ -1579,7 +1688,8 @@ begin
             e.value ? 'partition' and not e.value ? 'lane',
             l.taken is not null,
             case when l.taken is not null then round + e.place end,
-            case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrival_numbers') end
+            case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrival_numbers') end,
+            e.value->>'limit_group', (e.value->>'limit_weight')::bigint
         from (select e.value, e.place, row_number() over (
                   partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
               from jsonb_array_elements(p_entries) with ordinality e(value, place)) e
@@ -1674,14 +1784,14 @@ begin
     select i.id, i.status, i.eligible_at into holder
     from gen_durable.instances i
     where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
-      and (i.status in ('runnable', 'executing') or i.locked_by is not null);
+      and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null);
     if holder.id is not null then
         -- Locks the holder of the partition and reads its row a second time: a commit that is about
         -- to free the partition does not see instances that have arrived since it began, and
         -- without the lock this transaction would not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
-        where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+        where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)
         for no key update skip locked;
         if holder.id is null then
             return false;
@@ -1848,7 +1958,7 @@ begin
     select array_agg(a.sample), array_agg(a.tenant), array_agg(a.partition_key), array_agg(a.first), array_agg(
         (select i.id from gen_durable.instances i
          where i.tenant = a.tenant and i.partition_key = a.partition_key and not i.partition_waiting
-           and (i.status in ('runnable', 'executing') or i.locked_by is not null)))
+           and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)))
     into samples, tenants, keys, firsts, holders
     from (select i.tenant, i.partition_key, min(i.id) as sample, (array_agg(i.id order by i.priority, i.eligible_at, i.id))[1] as first
           from gen_durable.instances i
@@ -1863,7 +1973,7 @@ begin
     staying := array(
         select i.id from gen_durable.instances i
         where i.id = any (holders) and not i.partition_waiting
-          and (i.status = 'executing' or i.status = 'runnable' and i.eligible_at <= gen_durable.clock())
+          and (i.status in ('executing', 'awaiting_limit') or i.status = 'runnable' and i.eligible_at <= gen_durable.clock())
         order by i.id
         for no key update skip locked);
     -- Lowers the cursors of these partitions, and of those without a holder, to the first arrived
@@ -2203,7 +2313,7 @@ begin
         exit when next_key is null;
         if not exists (select from gen_durable.instances i
                        where i.tenant = next_tenant and i.partition_key = next_key and not i.partition_waiting
-                         and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
+                         and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)) then
             delete from gen_durable.partition_cursors t where t.tenant = next_tenant and t.key = next_key;
             update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h
@@ -2266,46 +2376,952 @@ begin
         lanes.repaired + partitions.repaired;
 end $$;
 
+-- schema/functions/_declare_limits.sql
+-- Declares limits with the bounds that the code of a worker has. If an operator has changed the
+-- bounds of a limit, it keeps those. p_limits is an array of objects with the columns of `limits`.
+--   called by: store::limit::declare      index: limits_pkey, limit_locks_pkey
+--   locks: the rows of the limits with a changed declaration
+create function gen_durable._declare_limits(p_limits jsonb) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    insert into gen_durable.limits as l
+        (name, at_once, per_key, rate, period, burst, key_rate, key_period, key_burst, declared)
+    select d.name, d.at_once, d.per_key, d.rate, d.period, d.burst, d.key_rate, d.key_period, d.key_burst, e.value - 'name'
+    from jsonb_array_elements(p_limits) as e(value)
+    cross join lateral jsonb_populate_record(null::gen_durable.limits, e.value) d
+    order by d.name
+    on conflict (name) do update
+    set declared = excluded.declared,
+        at_once = case when l.changed_at is null then excluded.at_once else l.at_once end,
+        per_key = case when l.changed_at is null then excluded.per_key else l.per_key end,
+        rate = case when l.changed_at is null then excluded.rate else l.rate end,
+        period = case when l.changed_at is null then excluded.period else l.period end,
+        burst = case when l.changed_at is null then excluded.burst else l.burst end,
+        key_rate = case when l.changed_at is null then excluded.key_rate else l.key_rate end,
+        key_period = case when l.changed_at is null then excluded.key_period else l.key_period end,
+        key_burst = case when l.changed_at is null then excluded.key_burst else l.key_burst end
+    where l.declared is distinct from excluded.declared;
+    insert into gen_durable.limit_locks (name)
+    select e.value->>'name' from jsonb_array_elements(p_limits) as e(value) order by 1
+    on conflict do nothing;
+end $$;
+
+-- schema/functions/_limit_pairs.sql
+-- Returns the limits of a group: their names and keys. A group is the text `name\1key`, and with
+-- several limits `name\1key\2name\1key`, sorted by name. A key may be empty. Neither names nor keys
+-- contain control characters, so in the order of bytes the claims of a limit are the range from
+-- `name\1` to `name\2`, and those of a key are the range from `name\1key` to `name\1key\3`.
+--   called by: _pick_limited, _admit, _serve_group, store::explain      index: none      locks: nothing
+create function gen_durable._limit_pairs(p_group text) returns table (nth bigint, name text, key text)
+    language sql immutable
+    as $$ select u.nth, split_part(u.pair, chr(1), 1), split_part(u.pair, chr(1), 2)
+          from unnest(string_to_array(p_group, chr(2))) with ordinality as u(pair, nth) $$;
+
+-- schema/functions/_limit_room.sql
+-- Returns the bounds of limits and how much of them is free now: for each name and key, how many
+-- claims may begin, how many tokens are left, and when the limit opens, if it is closed (`infinity`
+-- if it is paused). The key '' stands for the whole limit. A limit that no worker has declared has
+-- no bound. With p_for_people it counts claims, up to 10,001, even where there is no bound. A
+-- caller that needs p_needed claims at most, and finds room for more by `claims_max`, counts none:
+-- `claims` is then an upper bound.
+--   called by: _admit, _serve_group, take_rate, adjust_rate, store::limit
+--   index: limits_pkey, limit_keys_pkey, limit_tokens_pkey, limit_locks_pkey, limit_holds_pkey,
+--   instances_limit_held, instances_pkey
+--   locks: nothing. A caller that claims holds the locks of the limits, so no other transaction
+--   adds a claim.
+create function gen_durable._limit_room(p_names text[], p_keys text[], p_for_people boolean default false, p_needed int default null)
+returns table (
+    name text, key text, free int, tokens float8, burst float8, per_second float8, next_at timestamptz,
+    at_once int, claims bigint, rate float8, period float8
+)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+begin
+    return query
+    select n.name, n.key,
+        case when l.paused_at is not null or l.closed_until > gen_durable.clock() then 0
+             when bound.at_once is null then 2147483647
+             else greatest(0, bound.at_once - coalesce(known.claims, used.claims))::int end,
+        -- A clock that was set back adds no tokens.
+        case when bound.rate is null then 'infinity'
+             else least(bound.burst, coalesce(
+                 t.tokens + greatest(0, extract(epoch from gen_durable.clock() - t.at))::float8 * bound.rate / bound.period, bound.burst)) end,
+        coalesce(bound.burst, 'infinity'),
+        bound.rate / bound.period,
+        case when l.paused_at is not null then 'infinity' else l.closed_until end,
+        bound.at_once, coalesce(known.claims, used.claims), bound.rate, bound.period
+    from unnest(p_names, p_keys) as n(name, key)
+    left join gen_durable.limits l on l.name = n.name
+    left join gen_durable.limit_keys k on n.key <> '' and k.name = n.name and k.key = n.key
+    left join gen_durable.limit_tokens t on t.name = n.name and t.key = n.key
+    cross join lateral (
+        select case when n.key = '' then l.at_once else coalesce(k.at_once, l.per_key) end as at_once,
+            case when n.key = '' then l.rate when k.rate is not null then k.rate else l.key_rate end as rate,
+            case when n.key = '' then l.period when k.rate is not null then k.period else l.key_period end as period,
+            case when n.key = '' then l.burst when k.rate is not null then k.burst else l.key_burst end as burst
+    ) bound
+    left join lateral (
+        select k.claims_max as claims from gen_durable.limit_locks k
+        where n.key = '' and k.name = n.name and p_needed is not null and k.claims_max + p_needed < bound.at_once
+    ) known on true
+    cross join lateral (select case when p_for_people then 10001 when known.claims is null then bound.at_once end as count_to) counting
+    cross join lateral (
+        select count(*) as claims
+        from (
+            (select 1 from gen_durable.instances i
+             where i.limit_group is not null and (i.status = 'executing' or i.locked_by is not null)
+               and i.limit_group >= n.name || chr(1) || n.key
+               and i.limit_group < case when n.key = '' then n.name || chr(2) else n.name || chr(1) || n.key || chr(3) end
+               and counting.count_to is not null
+             order by i.limit_group
+             limit counting.count_to)
+            union all
+            (select 1 from gen_durable.limit_holds h
+             join gen_durable.instances i on i.id = h.instance_id and i.claim_epoch in (h.claim_epoch, h.claim_epoch + (i.status = 'cancelled')::int)
+             where h.name = n.name and (n.key = '' or h.key = n.key) and counting.count_to is not null
+               and (i.status = 'executing' or i.locked_by is not null)
+             limit counting.count_to)
+        ) claim
+    ) used;
+end $$;
+
+-- schema/functions/_hold.sql
+-- Writes the second and further limits of these instances to limit_holds. The caller claims the
+-- instances before it ends, so the rows name the next claim.
+--   called by: _admit      index: instances_pkey, limit_holds_pkey
+--   locks: the rows that it writes. The caller holds the locks of the limits.
+create function gen_durable._hold(p_ids bigint[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    insert into gen_durable.limit_holds as h (name, key, instance_id, claim_epoch)
+    select p.name, p.key, i.id, i.claim_epoch + 1
+    from unnest(p_ids) as admitted(id)
+    join gen_durable.instances i on i.id = admitted.id
+    cross join lateral gen_durable._limit_pairs(i.limit_group) p
+    where p.nth > 1
+    order by p.name, p.key, i.id
+    on conflict (name, key, instance_id) do update set claim_epoch = excluded.claim_epoch;
+end $$;
+
+-- schema/functions/_admit.sql
+-- Decides which of these instances may begin now, in their order, and takes the tokens of those.
+-- The instances are candidates of a pick that has locked their rows and their limits. An instance
+-- takes all of its limits or none. With p_waits_behind it waits behind the instances of its group
+-- that wait already. Returns the ids of the admitted instances; the caller claims them before it
+-- ends.
+--   called by: _choose_candidates, _pick_limited, _serve_group
+--   index: limit_backlog_pkey, limit_tokens_pkey, limit_locks_pkey; as _limit_room and _hold
+--   locks: the rows of limit_tokens. The caller holds the locks of the limits.
+-- Its large statement reads no table, so hash joins are safe in it: the candidates of a pick may
+-- have hundreds of keys.
+-- An instance with several limits may find one free and another one taken. Such an instance counts
+-- in the free one only if all of its limits had room before this call, so one limit that is full
+-- does not keep the others from being used.
+create function gen_durable._admit(p_ids bigint[], p_groups text[], p_weights float8[], p_waits_behind boolean) returns bigint[]
+language plpgsql
+as $$
+-- planner: pinned, hash joins
+declare
+    behind text[] := case when p_waits_behind
+        then array(select distinct b.limit_group from gen_durable.limit_backlog b where b.limit_group = any (p_groups)) else '{}' end;
+    admitted bigint[];
+begin
+    with candidate as materialized (
+        select c.id, c.limit_group, c.weight, c.nth
+        from unnest(p_ids, p_groups, p_weights) with ordinality as c(id, limit_group, weight, nth)
+    ), member as materialized (
+        select g.limit_group, p.name, p.key, g.limit_group = any (behind) as is_behind
+        from (select distinct c.limit_group from candidate c) g
+        cross join lateral gen_durable._limit_pairs(g.limit_group) p
+    ), scope as materialized (
+        select r.*
+        from (select array_agg(s.name) as names, array_agg(s.key) as keys
+              from (select m.name, m.key from member m union select m.name, '' from member m) s) a
+        cross join lateral gen_durable._limit_room(a.names, a.keys, p_needed => cardinality(p_ids)) r
+    ), pair as (
+        select c.id, c.nth, c.weight, m.name, m.key,
+            not m.is_behind and whole.free > 0 and own.free > 0 as has_room,
+            whole.free as whole_free, whole.tokens as whole_tokens, whole.burst as whole_burst,
+            own.free as own_free, own.tokens as own_tokens, own.burst as own_burst
+        from candidate c
+        join member m on m.limit_group = c.limit_group
+        join scope whole on whole.name = m.name and whole.key = ''
+        join scope own on own.name = m.name and own.key = m.key
+    ), possible as (
+        select p.*, bool_and(p.has_room) over (partition by p.id) as is_possible from pair p
+    ), by_key as (
+        select p.*,
+            count(*) filter (where p.is_possible) over same_key as key_count,
+            sum(p.weight) filter (where p.is_possible) over same_key as key_weight
+        from possible p
+        window same_key as (partition by p.name, p.key order by p.nth)
+    ), fitting as (
+        -- An instance that weighs more than the burst begins if the bucket is full, and leaves a
+        -- debt.
+        select k.*, bool_and(k.is_possible and k.key_count <= k.own_free
+                and k.key_weight - k.weight + least(k.weight, k.own_burst) <= k.own_tokens) over (partition by k.id) as fits
+        from by_key k
+    ), in_whole as (
+        select f.*,
+            count(*) filter (where f.fits) over same_limit as whole_count,
+            sum(f.weight) filter (where f.fits) over same_limit as whole_weight
+        from fitting f
+        window same_limit as (partition by f.name order by f.nth)
+    ), judged as materialized (
+        select w.id, w.nth, w.weight
+        from in_whole w
+        group by w.id, w.nth, w.weight
+        having bool_and(w.fits and w.whole_count <= w.whole_free
+            and w.whole_weight - w.weight + least(w.weight, w.whole_burst) <= w.whole_tokens)
+    ), spent as (
+        select p.name, p.key, sum(p.weight) as weight, count(*) as claims
+        from (select j.weight, m.name, m.key from judged j join candidate c on c.id = j.id join member m on m.limit_group = c.limit_group
+              union all
+              select j.weight, m.name, '' from judged j join candidate c on c.id = j.id join member m on m.limit_group = c.limit_group and m.key <> '') p
+        group by p.name, p.key
+    ), paid as (
+        insert into gen_durable.limit_tokens as t (name, key, tokens, at)
+        select s.name, s.key, s.tokens - spent.weight, gen_durable.clock()
+        from scope s join spent on spent.name = s.name and spent.key = s.key
+        where s.per_second is not null
+        on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at
+    ), counted as (
+        update gen_durable.limit_locks l set claims_max = case when s.at_once is not null then s.claims + spent.claims end
+        from scope s join spent on spent.name = s.name and spent.key = s.key
+        where s.key = '' and l.name = s.name and (s.at_once is not null or l.claims_max is not null)
+    )
+    select array_agg(j.id order by j.nth) into admitted from judged j;
+    if admitted is not null and exists (select from unnest(p_groups) g where position(chr(2) in g) > 0) then
+        perform gen_durable._hold(admitted);
+    end if;
+    return coalesce(admitted, '{}');
+end $$;
+
+-- schema/functions/_serve_group.sql
+-- Chooses instances of one group and queue that wait for their limits and may begin now, takes
+-- their tokens, and returns their ids. Writes when a pick tries the group again, or deletes the row
+-- of the group if no other instance of it waits.
+--   called by: _pick_limited
+--   index: instances_limit_waiting, limit_backlog_pkey, limit_tokens_pkey; as _limit_room and
+--   _admit
+--   locks: the row of the group and the chosen instances, FOR NO KEY UPDATE SKIP LOCKED. The caller
+--   holds the locks of the limits.
+-- A group that waits for tokens is tried again when there are enough of them, and at least once a
+-- minute. A group that waits for the end of a claim is tried again by the worker that ends one
+-- (p_freed of `_pick`), and after p_retry, in case that worker has crashed.
+create function gen_durable._serve_group(p_group text, p_queue text, p_room int, p_known text[], p_retry interval) returns bigint[]
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+declare
+    names text[];
+    keys text[];
+    room record;
+    ids bigint[] := '{}';
+    weights float8[];
+    chosen bigint[] := '{}';
+    wait float8;
+    next_at timestamptz := gen_durable.clock();
+    held text;
+begin
+    perform from gen_durable.limit_backlog b where b.limit_group = p_group and b.queue = p_queue for no key update skip locked;
+    if not found then
+        return '{}';
+    end if;
+    select array_agg(s.name), array_agg(s.key) into names, keys
+    from (select p.name, p.key from gen_durable._limit_pairs(p_group) p
+          union select p.name, '' from gen_durable._limit_pairs(p_group) p) s;
+    -- A clock that was set back must not stop a rate until the clock has caught up.
+    update gen_durable.limit_tokens t set at = gen_durable.clock()
+    from unnest(names, keys) as s(name, key)
+    where t.name = s.name and t.key = s.key and t.at > gen_durable.clock();
+    select min(r.free) as free, max(r.next_at) filter (where r.next_at > gen_durable.clock()) as opens_at,
+        (array_agg(case when r.key = '' then r.name else r.name || chr(1) || r.key end order by r.free, r.key))[1] as scope
+    into room from gen_durable._limit_room(names, keys, p_needed => p_room) r;
+    if room.free > 0 then
+        select coalesce(array_agg(w.id order by w.nth), '{}'), array_agg(w.weight order by w.nth) into ids, weights
+        from (select i.id, coalesce(i.limit_weight, 1)::float8 as weight, row_number() over () as nth
+              from (select i.id, i.limit_weight
+                    from gen_durable.instances i
+                    where i.status = 'awaiting_limit' and i.limit_group = p_group and i.queue = p_queue
+                      and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+                    order by i.limit_group, i.queue, i.priority, i.eligible_at, i.id
+                    limit least(room.free, p_room)
+                    for no key update skip locked) i) w;
+        if ids <> '{}' then
+            chosen := gen_durable._admit(ids, array_fill(p_group, array[cardinality(ids)]), weights, false);
+        end if;
+    end if;
+    if not exists (select from gen_durable.instances i
+                   where i.status = 'awaiting_limit' and i.limit_group = p_group and i.queue = p_queue and i.id <> all (chosen)) then
+        delete from gen_durable.limit_backlog b where b.limit_group = p_group and b.queue = p_queue;
+        return chosen;
+    end if;
+    if room.opens_at is not null then
+        -- A paused limit wakes its groups when it is resumed.
+        next_at := least(room.opens_at, gen_durable.clock() + interval '1 minute');
+    elsif cardinality(chosen) < cardinality(ids) then
+        -- The tokens do not suffice for the next instance.
+        select max((least(weights[cardinality(chosen) + 1], r.burst) - r.tokens) / r.per_second) into wait
+        from gen_durable._limit_room(names, keys) r where r.per_second is not null;
+        next_at := gen_durable.clock() + make_interval(secs => least(60, greatest(0, coalesce(wait, 0))));
+    elsif cardinality(chosen) >= room.free then
+        held := room.scope;
+        next_at := gen_durable.clock() + p_retry;
+    elsif cardinality(ids) < p_room then
+        -- Another transaction has locked the others, or this worker does not know their step.
+        next_at := gen_durable.clock() + p_retry;
+    end if;
+    update gen_durable.limit_backlog b set ready_at = next_at, held_on = held
+    where b.limit_group = p_group and b.queue = p_queue;
+    return chosen;
+end $$;
+
+-- schema/functions/_park.sql
+-- Lets instances wait for their limits: they leave the index of the pickers, and the row of their
+-- group tells later picks that they wait.
+--   called by: _pick_limited      index: instances_pkey, limit_backlog_pkey
+--   locks: nothing further: the caller has locked the instances and their limits
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._park(p_ids bigint[]) returns void
+language plpgsql
+as $$
+begin
+    with parked as (
+        update gen_durable.instances i set status = 'awaiting_limit', updated_at = gen_durable.clock()
+        from (select c.id from unnest(p_ids) as c(id) limit cardinality(p_ids)) chosen
+        where i.id = chosen.id
+        returning i.limit_group, i.queue
+    )
+    insert into gen_durable.limit_backlog (limit_group, queue, names)
+    select p.limit_group, p.queue, array(select l.name from gen_durable._limit_pairs(p.limit_group) l)
+    from parked p group by p.limit_group, p.queue
+    on conflict (limit_group, queue) do nothing;
+end $$;
+
+-- schema/functions/_limits_due.sql
+-- Returns when a pick tries the next group of instances that wait for their limits in these queues,
+-- except the paused ones.
+--   called by: _pick, _pick_limited      index: limit_backlog_ready, two probes per queue      locks: nothing
+-- A group that is due more than a minute from now was tried before the clock was set back: it is
+-- due. It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._limits_due(p_queues text[], p_paused text[]) returns timestamptz
+language plpgsql stable
+as $$
+begin
+    return (
+        select min(due.ready_at)
+        from unnest(p_queues) as wanted(queue)
+        cross join lateral (
+            (select b.ready_at from gen_durable.limit_backlog b where b.queue = wanted.queue order by b.ready_at limit 1)
+            union all
+            (select gen_durable.clock() from gen_durable.limit_backlog b
+             where b.queue = wanted.queue and b.ready_at > gen_durable.clock() + interval '61 seconds' limit 1)
+        ) due
+        where wanted.queue <> all (coalesce(p_paused, '{}')));
+end $$;
+
+-- schema/functions/_due_groups.sql
+-- Returns groups of instances that wait for limits and that a pick tries now, with their queues:
+-- those that are due in these queues, and those that wait for a claim to end in a bound in which
+-- this worker has ended one. `retry_seconds` says after how long the next pick tries a group that
+-- is still held: the more groups are due at the same time, the later.
+--   called by: _pick_limited, _wake_freed      index: limit_backlog_ready, limit_backlog_held
+--   locks: nothing
+-- p_freed has the groups of the claims that this worker has ended. They may wait in other queues.
+-- No group is due later than a minute after it was tried. A later time shows that the clock was set
+-- back since, and the group is due.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._due_groups(p_queues text[], p_freed text[])
+returns table (limit_group text, queue text, retry_seconds float8)
+language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with due as materialized (
+        select found.*
+        from unnest(p_queues) as wanted(queue)
+        cross join lateral (
+            (select b.limit_group, b.queue, b.ready_at from gen_durable.limit_backlog b
+             where b.queue = wanted.queue and b.ready_at <= gen_durable.clock()
+             order by b.ready_at limit 32)
+            union all
+            (select b.limit_group, b.queue, b.ready_at from gen_durable.limit_backlog b
+             where b.queue = wanted.queue and b.ready_at > gen_durable.clock() + interval '61 seconds'
+             order by b.ready_at limit 32)
+        ) found
+        order by found.ready_at
+        limit 32
+    ), freed as materialized (
+        select found.*
+        from (select p.name as scope, 32 as most from unnest(p_freed) f(limit_group) cross join lateral gen_durable._limit_pairs(f.limit_group) p
+              union
+              select p.name || chr(1) || p.key, 8 from unnest(p_freed) f(limit_group) cross join lateral gen_durable._limit_pairs(f.limit_group) p
+              where p.key <> '') s
+        cross join lateral (
+            select b.limit_group, b.queue, b.ready_at from gen_durable.limit_backlog b
+            where b.held_on = s.scope
+            order by b.ready_at
+            limit s.most
+        ) found
+    )
+    select w.limit_group, w.queue, (select greatest(count(*), 1) from due)::float8
+    from (select * from due union select * from freed) w
+    order by w.ready_at, w.limit_group;
+end $$;
+
+-- schema/functions/_wake_freed.sql
+-- Lets the next pick of any worker try the groups that wait for a claim to end in these limits.
+-- p_freed has the groups of claims that have ended.
+--   called by: store::limit::wake_freed      index: as _due_groups; limit_backlog_pkey
+--   locks: the rows of the groups, skipping rows that a pick has locked: that pick tries them now
+create function gen_durable._wake_freed(p_freed text[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    update gen_durable.limit_backlog b set ready_at = gen_durable.clock()
+    where (b.limit_group, b.queue) in (
+        select w.limit_group, w.queue from gen_durable.limit_backlog w
+        join gen_durable._due_groups('{}', p_freed) g on g.limit_group = w.limit_group and g.queue = w.queue
+        where w.ready_at > gen_durable.clock()
+        for no key update of w skip locked);
+end $$;
+
+-- schema/functions/_lock_limits.sql
+-- Locks the limits of these groups, in the order of their names. Returns false, and holds no lock,
+-- if another transaction has not released one of them within 50 ms. Afterwards it deletes the rows
+-- of limit_holds that are of these limits and of claims that have ended.
+--   called by: _pick_limited      index: limit_locks_pkey, limit_holds_pkey, instances_pkey
+--   locks: rows of limit_locks, FOR NO KEY UPDATE
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._lock_limits(p_groups text[]) returns boolean
+language plpgsql
+as $$
+declare
+    wanted text[] := array(
+        select p.name from (select distinct g.limit_group from unnest(p_groups) g(limit_group) where g.limit_group is not null) g
+        cross join lateral gen_durable._limit_pairs(g.limit_group) p
+        group by p.name order by p.name);
+begin
+    if wanted = '{}' then
+        return true;
+    end if;
+    perform set_config('lock_timeout', '50ms', true);
+    begin
+        perform from gen_durable.limit_locks l where l.name = any (wanted) order by l.name for no key update;
+    exception when lock_not_available or deadlock_detected then
+        return false;
+    end;
+    if exists (select from gen_durable.limit_holds h where h.name = any (wanted)) then
+        delete from gen_durable.limit_holds h
+        where h.name = any (wanted) and not exists (
+            select from gen_durable.instances i
+            where i.id = h.instance_id and i.claim_epoch in (h.claim_epoch, h.claim_epoch + (i.status = 'cancelled')::int)
+              and (i.status = 'executing' or i.locked_by is not null));
+    end if;
+    return true;
+end $$;
+
+-- schema/functions/_limit_candidates.sql
+-- Locks the instances that a pick may claim, up to the room of each queue, and returns them as
+-- columns in the order of the pick, with the limits and the weight of each.
+--   called by: _pick_limited      index: instances_pick
+--   locks: the instances, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id)
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._limit_candidates(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[],
+    out ids bigint[], out groups text[], out weights float8[], out queues text[])
+language plpgsql
+as $$
+begin
+    select coalesce(array_agg(c.id order by c.nth), '{}'), array_agg(c.limit_group order by c.nth),
+        array_agg(coalesce(c.limit_weight, 1)::float8 order by c.nth), array_agg(c.queue order by c.nth)
+    into ids, groups, weights, queues
+    from (
+        select chosen.*, row_number() over () as nth
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join lateral (
+            select found.*, wanted.queue
+            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
+                as range(queue, priority, since, since_id)
+            cross join lateral (
+                select i.id, i.limit_group, i.limit_weight
+                from gen_durable.instances i
+                where i.queue = range.queue and i.priority = range.priority
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+                  and (i.eligible_at, i.id) > (range.since, range.since_id)
+                  and i.eligible_at <= gen_durable.clock()
+                  and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+                order by i.eligible_at, i.id
+                limit wanted.free
+                for no key update skip locked
+            ) found
+            where range.queue = wanted.queue
+            limit wanted.free
+        ) chosen
+    ) c;
+end $$;
+
+-- schema/functions/_choose_candidates.sql
+-- Chooses the candidates of a pick that may begin, and returns their ids: those without limits, and
+-- those that `_admit` lets begin. The others get the status `awaiting_limit`. Without the locks of
+-- the limits, it chooses only instances without limits, and the others stay runnable.
+--   called by: _pick_limited      index: as _admit and _park
+--   locks: as _admit; the caller has locked the candidates
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._choose_candidates(p_ids bigint[], p_groups text[], p_weights float8[], p_is_locked boolean) returns bigint[]
+language plpgsql
+as $$
+declare
+    limited bigint[];
+    chosen bigint[];
+    admitted bigint[] := '{}';
+begin
+    select array_agg(c.id), array_agg(c.id) filter (where c.limit_group is null) into limited, chosen
+    from unnest(p_ids, p_groups) as c(id, limit_group);
+    if p_is_locked and cardinality(chosen) is distinct from cardinality(p_ids) then
+        select gen_durable._admit(array_agg(c.id order by c.nth), array_agg(c.limit_group order by c.nth),
+                                  array_agg(c.weight order by c.nth), true),
+            array_agg(c.id)
+        into admitted, limited
+        from unnest(p_ids, p_groups, p_weights) with ordinality as c(id, limit_group, weight, nth)
+        where c.limit_group is not null;
+        if cardinality(admitted) < cardinality(limited) then
+            perform gen_durable._park(array(select unnest(limited) except select unnest(admitted)));
+        end if;
+    end if;
+    return coalesce(chosen, '{}') || admitted;
+end $$;
+
+-- schema/functions/_wake_limits.sql
+-- Lets the next pick try the instances that wait for a limit, after its bounds have changed.
+--   called by: set_limit, set_limit_key, reset_limit, resume_limit      index: limit_backlog_pkey
+--   locks: the rows of the groups that wait, skipping rows that a pick has locked: that pick tries
+--   them now, or every 100 ms
+create function gen_durable._wake_limits(p_name text) returns void
+language plpgsql
+as $$
+begin
+    update gen_durable.limit_backlog b set ready_at = gen_durable.clock()
+    where (b.limit_group, b.queue) in (
+        select w.limit_group, w.queue from gen_durable.limit_backlog w
+        where p_name = any (w.names) and w.ready_at > gen_durable.clock()
+        for no key update skip locked);
+end $$;
+
+-- schema/functions/set_limit.sql
+-- Changes bounds of a limit: those that p_bounds names, null for no bound. The bounds stay in force
+-- until reset_limit. p_bounds has the columns of `limits`: at_once, per_key, rate, period, burst,
+-- key_rate, key_period, key_burst. A rate without a burst has a burst of its own size.
+-- Steps that run go on; a lower bound lets no further step begin until the number is below it.
+--   called by: store::limit::set, SQL      index: limits_pkey; as _wake_limits
+--   locks: the row of the limit; as _wake_limits. No pick waits for these locks.
+-- Returns false if no worker has declared the limit.
+create function gen_durable.set_limit(p_name text, p_bounds jsonb) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    unknown text;
+begin
+    select k.key into unknown from jsonb_object_keys(p_bounds) as k(key)
+    where k.key <> all (array['at_once', 'per_key', 'rate', 'period', 'burst', 'key_rate', 'key_period', 'key_burst']) limit 1;
+    if unknown is not null then
+        raise exception 'a limit has no bound %', quote_literal(unknown) using errcode = 'invalid_parameter_value',
+            hint = 'the bounds are at_once, per_key, rate, period, burst, key_rate, key_period and key_burst';
+    end if;
+    update gen_durable.limits l
+    set at_once = b.at_once, per_key = b.per_key,
+        rate = b.rate, period = case when b.rate is not null then coalesce(b.period, 1) end,
+        burst = case when b.rate is not null then case when p_bounds ? 'burst' then b.burst when p_bounds ? 'rate' then b.rate else b.burst end end,
+        key_rate = b.key_rate, key_period = case when b.key_rate is not null then coalesce(b.key_period, 1) end,
+        key_burst = case when b.key_rate is not null
+                         then case when p_bounds ? 'key_burst' then b.key_burst when p_bounds ? 'key_rate' then b.key_rate else b.key_burst end end,
+        changed_at = gen_durable.clock()
+    from (select (jsonb_populate_record(old, p_bounds)).* from gen_durable.limits old where old.name = p_name) b
+    where l.name = p_name;
+    if not found then
+        return false;
+    end if;
+    perform gen_durable._wake_limits(p_name);
+    return true;
+end $$;
+
+-- schema/functions/set_limit_key.sql
+-- Sets the bounds of one key of a limit, which replace `per_key` and `key_rate` of the limit for
+-- that key: {"at_once": 20, "rate": 100, "period": 60, "burst": 10}. Null removes them.
+--   called by: store::limit::set_key, SQL      index: limits_pkey, limit_keys_pkey; as _wake_limits
+--   locks: the row of the key; as _wake_limits. No pick waits for these locks.
+-- Returns false if no worker has declared the limit.
+create function gen_durable.set_limit_key(p_name text, p_key text, p_bounds jsonb) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    if not exists (select from gen_durable.limits l where l.name = p_name) then
+        return false;
+    end if;
+    if p_key = '' or p_key ~ '[\x01-\x1f]' then
+        raise exception 'the key of a limit must not be empty or contain control characters' using errcode = 'invalid_parameter_value';
+    end if;
+    if p_bounds is null then
+        delete from gen_durable.limit_keys k where k.name = p_name and k.key = p_key;
+    else
+        insert into gen_durable.limit_keys as k (name, key, at_once, rate, period, burst)
+        select p_name, p_key, b.at_once, b.rate, case when b.rate is not null then coalesce(b.period, 1) end,
+            case when b.rate is not null then coalesce(b.burst, b.rate) end
+        from jsonb_populate_record(null::gen_durable.limit_keys, p_bounds) b
+        on conflict (name, key) do update
+        set at_once = excluded.at_once, rate = excluded.rate, period = excluded.period, burst = excluded.burst;
+    end if;
+    perform gen_durable._wake_limits(p_name);
+    return true;
+end $$;
+
+-- schema/functions/reset_limit.sql
+-- Gives a limit the bounds that the code declares, and removes the bounds of chosen keys.
+--   called by: store::limit::reset, SQL      index: limits_pkey, limit_keys_pkey; as _wake_limits
+--   locks: the row of the limit; as _wake_limits. No pick waits for these locks.
+-- Returns false if no worker has declared the limit.
+create function gen_durable.reset_limit(p_name text) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.limits l
+    set at_once = d.at_once, per_key = d.per_key, rate = d.rate, period = d.period, burst = d.burst,
+        key_rate = d.key_rate, key_period = d.key_period, key_burst = d.key_burst, changed_at = null
+    from (select (jsonb_populate_record(null::gen_durable.limits, old.declared)).* from gen_durable.limits old where old.name = p_name) d
+    where l.name = p_name;
+    if not found then
+        return false;
+    end if;
+    delete from gen_durable.limit_keys k where k.name = p_name;
+    perform gen_durable._wake_limits(p_name);
+    return true;
+end $$;
+
+-- schema/functions/pause_limit.sql
+-- Pauses a limit: no step that takes it begins until resume_limit. Steps that run go on.
+--   called by: store::limit::pause, SQL      index: limits_pkey
+--   locks: the row of the limit. No pick waits for this lock.
+-- Returns false if no worker has declared the limit.
+create function gen_durable.pause_limit(p_name text) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.limits l set paused_at = coalesce(l.paused_at, gen_durable.clock()) where l.name = p_name;
+    return found;
+end $$;
+
+-- schema/functions/resume_limit.sql
+-- Ends the pause of a limit, and opens it if a step has closed it.
+--   called by: store::limit::resume, SQL      index: limits_pkey; as _wake_limits
+--   locks: the row of the limit; as _wake_limits. No pick waits for these locks.
+-- Returns false if no worker has declared the limit.
+create function gen_durable.resume_limit(p_name text) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.limits l set paused_at = null, closed_until = null where l.name = p_name;
+    if not found then
+        return false;
+    end if;
+    perform gen_durable._wake_limits(p_name);
+    return true;
+end $$;
+
+-- schema/functions/close_limit.sql
+-- Closes a limit for some seconds: no step that takes it begins before. For a provider that has
+-- answered "wait". A limit that is closed for longer stays so.
+--   called by: store::limit::close, SQL      index: limits_pkey
+--   locks: the row of the limit. No pick waits for this lock.
+-- Returns false if no worker has declared the limit.
+create function gen_durable.close_limit(p_name text, p_seconds float8) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.limits l
+    set closed_until = greatest(l.closed_until, gen_durable.clock() + make_interval(secs => least(p_seconds, 31622400)))
+    where l.name = p_name;
+    return found;
+end $$;
+
+-- schema/functions/take_rate.sql
+-- Takes a weight from the rates of a limit, outside of a step: for a web request that calls the
+-- same API as the steps. Returns 0 if it took the weight, or after how many seconds to try again;
+-- null if no worker has declared the limit. It takes from the rate of the whole limit and from that
+-- of the key, or from none. Bounds of concurrency do not apply: a caller holds no claim.
+--   called by: store::limit::take, SQL
+--   index: limit_locks_pkey, limit_tokens_pkey; as _limit_room
+--   locks: the lock of the limit until the end of the transaction. Commit at once: picks of steps
+--   that take the limit wait 50 ms for it, and then leave those steps.
+create function gen_durable.take_rate(p_name text, p_key text default '', p_weight float8 default 1) returns float8
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+declare
+    wait float8;
+begin
+    if p_weight < 0 then
+        raise exception 'the weight must not be negative' using errcode = 'invalid_parameter_value';
+    end if;
+    perform from gen_durable.limit_locks l where l.name = p_name for no key update;
+    if not found then
+        return null;
+    end if;
+    -- Callers of a paused limit try again every second.
+    select max(case when r.next_at > gen_durable.clock()
+                    then extract(epoch from least(r.next_at, greatest(gen_durable.clock() + interval '1 s', nullif(r.next_at, 'infinity'))) - gen_durable.clock())::float8
+                    when r.per_second is null then 0
+                    else greatest(0, least(p_weight, r.burst) - r.tokens) / r.per_second end)
+    into wait
+    from gen_durable._limit_room(array[p_name, p_name], array['', p_key]) r;
+    if wait > 0 then
+        return wait;
+    end if;
+    insert into gen_durable.limit_tokens as t (name, key, tokens, at)
+    select distinct r.name, r.key, r.tokens - p_weight, gen_durable.clock()
+    from gen_durable._limit_room(array[p_name, p_name], array['', p_key]) r
+    where r.per_second is not null
+    on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at;
+    return 0;
+end $$;
+
+-- schema/functions/adjust_rate.sql
+-- Corrects what a start has taken from the rates of a limit: a positive p_more takes more, a
+-- negative one gives back. For a weight that is known only after the call.
+--   called by: store::limit::adjust, SQL
+--   index: limit_locks_pkey, limit_tokens_pkey; as _limit_room
+--   locks: the lock of the limit until the end of the transaction, as take_rate
+-- Returns false if no worker has declared the limit.
+create function gen_durable.adjust_rate(p_name text, p_key text, p_more float8) returns boolean
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    perform from gen_durable.limit_locks l where l.name = p_name for no key update;
+    if not found then
+        return false;
+    end if;
+    insert into gen_durable.limit_tokens as t (name, key, tokens, at)
+    select distinct r.name, r.key, least(r.burst, r.tokens - p_more), gen_durable.clock()
+    from gen_durable._limit_room(array[p_name, p_name], array['', p_key]) r
+    where r.per_second is not null
+    on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at;
+    return true;
+end $$;
+
+-- schema/functions/_collect_rates.sql
+-- Deletes rows of rates that are full again: a rate without a row is full. Reads up to p_limit rows
+-- after (p_name, p_key), and returns the last one that it read, or null at the end of the table,
+-- with the number of deleted rows.
+--   called by: store::limit::collect      index: limit_tokens_pkey, limit_locks_pkey; as
+--   _limit_room
+--   locks: the limits of the rows, skipping those that a pick or a caller has locked, and then the
+--   rows that it deletes
+create function gen_durable._collect_rates(p_limit int, p_name text, p_key text, out name text, out key text, out deleted bigint)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    names text[];
+    keys text[];
+    locked text[];
+begin
+    select array_agg(t.name order by t.name, t.key), array_agg(t.key order by t.name, t.key) into names, keys
+    from (select t.name, t.key from gen_durable.limit_tokens t
+          where (t.name, t.key) > (p_name, p_key) order by t.name, t.key limit p_limit) t;
+    locked := array(select l.name from gen_durable.limit_locks l where l.name = any (names) order by l.name for no key update skip locked);
+    delete from gen_durable.limit_tokens t
+    using gen_durable._limit_room(names, keys) r
+    where t.name = r.name and t.key = r.key and r.tokens >= r.burst and r.name = any (locked);
+    get diagnostics deleted = row_count;
+    if cardinality(names) = p_limit then
+        name := names[p_limit];
+        key := keys[p_limit];
+    end if;
+end $$;
+
+-- schema/functions/_claim.sql
+-- Claims instances for a worker and returns them. The caller has locked their rows.
+--   called by: _pick_limited, _pick_suspect
+--   index: instances_pkey, signals_inbox; as _children_of      locks: nothing further
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._claim(p_ids bigint[], p_waited boolean, p_worker uuid, p_lease_seconds float8)
+returns setof gen_durable.claimed
+language plpgsql
+as $$
+begin
+    return query
+    update gen_durable.instances i
+    set status = 'executing', locked_by = p_worker,
+        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+    from (select c.id from unnest(p_ids) as c(id) limit cardinality(p_ids)) chosen
+    where i.id = chosen.id
+    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
+        null::timestamptz, null::text[], i.awaits,
+        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[],
+        i.limit_group, p_waited;
+end $$;
+
+-- schema/functions/_find_suspect.sql
+-- Locks at most one suspect (an instance with a crash_count of two or more) that is due in these
+-- queues, and returns it with its limits. The columns are null if there is none.
+--   called by: _pick_suspect, _pick_limited      index: instances_suspects
+--   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._find_suspect(p_queues text[], p_known text[], out id bigint, out limit_group text, out weight float8)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+    select found.id, found.limit_group, coalesce(found.limit_weight, 1)::float8 into id, limit_group, weight
+    from unnest(p_queues) as wanted(queue)
+    cross join lateral (
+        select i.id, i.limit_group, i.limit_weight
+        from gen_durable.instances i
+        where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
+          and i.eligible_at <= gen_durable.clock()
+          and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+        order by i.eligible_at, i.id
+        limit 1
+        for no key update skip locked
+    ) found
+    where not exists (select from gen_durable.queues q where q.name = wanted.queue and q.paused_at is not null)
+    limit 1;
+end $$;
+
 -- schema/functions/_pick_suspect.sql
--- Claims at most one suspect (an instance with a crash_count of two or more) and returns it. A
--- worker runs one suspect at a time, so that a further crash can be attributed to that suspect.
---   called by: _pick      index: instances_suspects, instances_pkey; as _inbox_of, _children_of
+-- Claims at most one suspect and returns it. A worker runs one suspect at a time, so that a further
+-- crash can be attributed to that suspect.
+--   called by: _pick      index: as _find_suspect and _claim
 --   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
 -- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
 returns setof gen_durable.claimed
 language plpgsql
 as $$
+declare
+    suspect record;
 begin
-    return query
-    with candidate as materialized (
-        select found.id
-        from unnest(p_queues) as wanted(queue)
-        cross join lateral (
-            select i.id
-            from gen_durable.instances i
-            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting
-              and i.eligible_at <= gen_durable.clock()
-              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
-            order by i.eligible_at, i.id
-            limit 1
-            for no key update skip locked
-        ) found
-        where not exists (select from gen_durable.queues q where q.name = wanted.queue and q.paused_at is not null)
-        limit 1
-    )
-    update gen_durable.instances i
-    set status = 'executing', locked_by = p_worker,
-        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
-        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
-    from candidate
-    where i.id = candidate.id
-    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
-        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[], i.awaits, gen_durable._inbox_of(i.id),
-        case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
+    select * into suspect from gen_durable._find_suspect(p_queues, p_known);
+    if suspect.id is not null then
+        return query select * from gen_durable._claim(array[suspect.id], false, p_worker, p_lease_seconds);
+    end if;
+end $$;
+
+-- schema/functions/_pick_limited.sql
+-- Claims instances as `_pick` does, if a limit is declared. Instances that may not begin get the
+-- status `awaiting_limit`, and leave the index of the pickers.
+--   called by: _pick
+--   index: as its parts
+--   locks: the candidates, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id); then rows
+--   of limit_locks by name, for at most 50 ms; then rows of limit_backlog and instances that wait,
+--   skipping locked rows. No transaction that has locked a limit waits for another lock.
+-- Counting claims is exact, because only a transaction with the lock of a limit adds a claim to the
+-- limit, and reads the claims after it got the lock. Claims that end meanwhile make the count too
+-- large, never too small. A row without an id tells the picker that it has to read the same range
+-- again: the pick has read as many candidates as it may claim and has not claimed all of them, or
+-- it did not get the lock of a limit.
+create function gen_durable._pick_limited(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_paused text[], p_next_due timestamptz, p_takes_suspect boolean, p_freed text[]
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    open_queues text[] := array(select q from unnest(p_queues) q where q <> all (coalesce(p_paused, '{}')));
+    room int[] := array(select w.free from unnest(p_queues, p_room) as w(queue, free) where w.queue = any (open_queues));
+    candidates record;
+    suspect record;
+    backlog record;
+    is_locked boolean;
+    served int[] := array_fill(0, array[cardinality(open_queues)]);
+    quantum int;
+    chosen bigint[];
+    claimed_count int;
+    again gen_durable.claimed;
+begin
+    if open_queues = '{}' or not (p_takes_suspect or coalesce(p_next_due <= gen_durable.clock(), false)
+           or coalesce(gen_durable._limits_due(open_queues, '{}') <= gen_durable.clock(), false)
+           or p_freed <> '{}' and exists (select from gen_durable.limit_backlog b where b.held_on is not null)) then
+        return;
+    end if;
+    select * into candidates
+    from gen_durable._limit_candidates(open_queues, room, p_range_queues, p_range_priorities, p_range_from, p_range_from_id, p_known);
+    select * into suspect from gen_durable._find_suspect(case when p_takes_suspect then open_queues else '{}' end, p_known);
+    select array_agg(g.limit_group) as groups, array_agg(g.queue) as queues, max(g.retry_seconds) as retry
+    into backlog from gen_durable._due_groups(open_queues, p_freed) g;
+    is_locked := gen_durable._lock_limits(candidates.groups || backlog.groups || suspect.limit_group);
+    for place in 1..case when is_locked then coalesce(cardinality(backlog.groups), 0) else 0 end loop
+        -- The groups share the room of their queue. If other instances are due in the queue, half
+        -- of the room is left for them.
+        select greatest(1, w.free / (case when w.queue = any (candidates.queues) then 2 else 1 end) - w.served) into quantum
+        from unnest(open_queues, room, served) as w(queue, free, served)
+        where w.queue = backlog.queues[place] and w.served < w.free;
+        if quantum is null then
+            -- Another worker, or the next pick, has to try this group.
+            update gen_durable.limit_backlog b set ready_at = gen_durable.clock()
+            where (b.limit_group, b.queue) in (
+                select w.limit_group, w.queue from gen_durable.limit_backlog w
+                where w.limit_group = backlog.groups[place] and w.queue = backlog.queues[place] and w.ready_at > gen_durable.clock()
+                for no key update skip locked);
+            continue;
+        end if;
+        quantum := least(quantum, greatest(1, quantum / (cardinality(backlog.groups) - place + 1)));
+        chosen := gen_durable._serve_group(backlog.groups[place], backlog.queues[place], quantum, p_known,
+            make_interval(secs => backlog.retry + place * 1e-6));
+        continue when chosen = '{}';
+        return query select * from gen_durable._claim(chosen, true, p_worker, p_lease_seconds);
+        served[array_position(open_queues, backlog.queues[place])] :=
+            served[array_position(open_queues, backlog.queues[place])] + cardinality(chosen);
+    end loop;
+    -- Leaves the candidates beyond the room that is left.
+    select array_agg(c.id order by c.nth) as ids, array_agg(c.limit_group order by c.nth) as groups, array_agg(c.weight order by c.nth) as weights
+    into backlog
+    from (select c.*, w.free - w.served as room_left, row_number() over (partition by c.queue order by c.nth) as place
+          from unnest(candidates.ids, candidates.groups, candidates.weights, candidates.queues) with ordinality as c(id, limit_group, weight, queue, nth)
+          join unnest(open_queues, room, served) as w(queue, free, served) on w.queue = c.queue) c
+    where c.place <= c.room_left;
+    claimed_count := 0;
+    if backlog.ids is not null then
+        chosen := gen_durable._choose_candidates(backlog.ids, backlog.groups, backlog.weights, is_locked);
+        claimed_count := cardinality(chosen);
+        return query select * from gen_durable._claim(chosen, false, p_worker, p_lease_seconds);
+    end if;
+    if suspect.id is not null and (suspect.limit_group is null or is_locked and cardinality(
+           gen_durable._admit(array[suspect.id], array[suspect.limit_group], array[suspect.weight], false)) > 0) then
+        return query select * from gen_durable._claim(array[suspect.id], false, p_worker, p_lease_seconds);
+    end if;
+    if not is_locked or claimed_count < cardinality(candidates.ids) and exists (
+           select from unnest(open_queues, room) as w(queue, free)
+           where w.free <= (select count(*) from unnest(candidates.queues) as c(queue) where c.queue = w.queue)) then
+        again.waited := true;
+        again.keyed := not is_locked;
+        return next again;
+    end if;
 end $$;
 
 -- schema/functions/_fleet.sql
@@ -2375,11 +3391,13 @@ end $$;
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
 -- due time, the paused queues and, with p_counts_fleet, the group of the worker (see `_fleet`).
+-- p_freed has the limits, as groups (see `_limit_pairs`), of the claims that the worker has ended
+-- since its last pick: instances that wait for these limits may begin.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
     p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int,
-    p_counts_fleet boolean default false, p_found_work boolean default false
+    p_counts_fleet boolean default false, p_found_work boolean default false, p_freed text[] default '{}'
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -2387,6 +3405,7 @@ as $$
 declare
     claimed bigint;
     has_suspect boolean;
+    has_limits boolean;
     info gen_durable.claimed;
 begin
     if not gen_durable._is_read_committed() then perform gen_durable._require_read_committed(); end if;
@@ -2394,8 +3413,7 @@ begin
     -- Most picks of a fleet find nothing. One probe per range finds the first entry after the
     -- watermark, so that such a pick starts none of the statements that claim instances.
     select (select min(first.eligible_at)
-            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
-                as range(queue, priority, since, since_id)
+            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
             cross join lateral (
                 select i.eligible_at
                 from gen_durable.instances i
@@ -2409,9 +3427,13 @@ begin
            p_suspects > 0 and exists (
             select from gen_durable.instances i
             where i.queue = any (p_queues) and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting),
-           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null)
-    into info.next_due, has_suspect, info.paused;
-    if info.next_due <= gen_durable.clock() then
+           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null), exists (select from gen_durable.limit_locks)
+    into info.next_due, has_suspect, info.paused, has_limits;
+    if has_limits then
+        return query select l.* from gen_durable._pick_limited(p_queues, p_room, p_range_queues, p_range_priorities, p_range_from,
+            p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, info.next_due, has_suspect, p_freed) l;
+        info.next_due := least(gen_durable._next_due(p_range_queues, p_range_priorities), gen_durable._limits_due(p_queues, info.paused));
+    elsif info.next_due <= gen_durable.clock() then
         return query
         with candidate as materialized (
             select chosen.id
@@ -2450,18 +3472,17 @@ begin
             (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
              from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
             case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
+            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[],
+            null::text, false;
         get diagnostics claimed = row_count;
         -- If the pick claimed as many instances as it asked for, the next one may be due already.
         info.next_due := case when claimed < (select coalesce(sum(free), 0) from unnest(p_room) as free)
             then gen_durable._next_due(p_range_queues, p_range_priorities) end;
     end if;
-    if has_suspect then
+    if has_suspect and not has_limits then
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
-    if p_counts_fleet then
-        info.fleet := gen_durable._fleet(p_worker, p_found_work);
-    end if;
+    info.fleet := case when p_counts_fleet then gen_durable._fleet(p_worker, p_found_work) end;
     info.eligible_at := gen_durable.clock();
     info.keyed := false;
     return next info;
@@ -2472,7 +3493,8 @@ end $$;
 -- them aside as `stuck` with the error as reason. Since one statement claims for all queues, one
 -- such instance would make every pick fail.
 --   called by: store::pick::set_aside_refused
---   index: instances_pick, instances_suspects, instances_pkey; as _place_new
+--   index: instances_pick, instances_suspects, instances_pkey, limit_backlog_ready,
+--   instances_limit_waiting; as _place_new
 --   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
 --   statement
 -- Claims each candidate in a subtransaction and rolls the subtransaction back. Raises an error that
@@ -2516,6 +3538,20 @@ begin
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit 1
+            for no key update skip locked
+        ) found
+        union all
+        select found.id
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join lateral (
+            select b.limit_group from gen_durable.limit_backlog b where b.queue = wanted.queue order by b.ready_at limit 200
+        ) backlog
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.status = 'awaiting_limit' and i.limit_group = backlog.limit_group and i.queue = wanted.queue
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+            order by i.limit_group, i.queue, i.priority, i.eligible_at, i.id
+            limit wanted.free
             for no key update skip locked
         ) found
     loop
@@ -2728,6 +3764,8 @@ begin
     -- found it meets neither condition.
     where i.id = n.id and n.freed = any (p_run_successors_of) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
+      -- Only a pick takes limits: it holds their locks.
+      and i.limit_group is null
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
@@ -2736,7 +3774,8 @@ begin
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
         case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
+        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[],
+        null::text, false;
 end $$;
 
 -- schema/functions/_raise_lane_floors.sql
@@ -3036,8 +4075,8 @@ begin
 end $$;
 
 -- schema/functions/_apply_effects.sql
--- Applies the effects of step results in the order of the instance ids: waits, spawns, new
--- instances, repeating timers, and sleeps until a date.
+-- Applies the effects of step results in the order of the instance ids: limits of the next step,
+-- waits, spawns, new instances, repeating timers, and sleeps until a date.
 --   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as
 --   enqueue_all, _insert_repeating_timers
 --   locks: rows that the caller has locked; as enqueue_all
@@ -3052,9 +4091,15 @@ declare
 begin
     for ending in
         select e from jsonb_array_elements(p_results) e
-        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at' or e ? 'limits') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop
+        if ending ? 'limits' then
+            -- The limits of the step that the instance enters; null: none.
+            update gen_durable.instances i
+            set limit_group = ending->'limits'->>'limit_group', limit_weight = (ending->'limits'->>'limit_weight')::bigint
+            where i.id = (ending->>'id')::bigint;
+        end if;
         if ending ? 'awaits' or ending ? 'spawn' then
             update gen_durable.instances i
             set awaits = case when ending ? 'awaits' then array(select jsonb_array_elements_text(ending->'awaits')) end,
@@ -3395,9 +4440,9 @@ end $$;
 -- instances that this call settled, or null.
 --   called by: cancel, _cancel_below      index: instances_pkey      locks: parents by id
 -- If a worker runs a step of the instance, the worker loses its claim, and the fence rejects the
--- result of the step. The step still runs, so the instance keeps its lane and its partition key:
--- the row keeps its lane position, and `locked_by` names the worker, until that worker reports that
--- the step has ended or the worker's lease expires (`_release`).
+-- result of the step. The step still runs, so the instance keeps its lane, its partition key and
+-- its limits: the row keeps its lane position, and `locked_by` names the worker, until that worker
+-- reports that the step has ended or the worker's lease expires (`_release`).
 create function gen_durable._cancel_live(p_ids bigint[], p_reason text) returns bigint[]
 language plpgsql
 as $$
@@ -3408,14 +4453,14 @@ declare
     workers uuid[];
     heads bigint[];
 begin
-    -- Finds the instances with a running step and a lane or a partition key, with the worker of
-    -- each, and the heads of lanes without a running step. The condition of this statement is on
-    -- ids because of the planner; see `_claim_successors`.
+    -- Finds the instances with a running step and a lane, a partition key or limits, with the
+    -- worker of each, and the heads of lanes without a running step. The condition of this
+    -- statement is on ids because of the planner; see `_claim_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads
     from (select i.id, i.status, i.in_lane,
-              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by end as worker
+              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null or i.limit_group is not null) then i.locked_by end as worker
           from gen_durable.instances i where i.id = any (p_ids) and i.settled_at is null) h;
     with ended as (
         update gen_durable.instances i
@@ -3429,7 +4474,7 @@ begin
             -- or partition key for other instances.
             partition_waiting = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
             arrival_no = case when i.id = any (heads)
-                                or i.partition_key is not null and not i.partition_waiting and i.status = 'runnable'
+                                or i.partition_key is not null and not i.partition_waiting and i.status in ('runnable', 'awaiting_limit')
                            then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = any (p_ids) and i.settled_at is null
         returning i.id
@@ -3748,6 +4793,9 @@ begin
             step = coalesce(p_step, i.step),
             data = case when p_step is null then i.data else p_data::jsonb end,
             awaits = case when p_step is null then i.awaits end,
+            -- The worker that claims the instance computes the limits of another step.
+            limit_group = case when p_step is null then i.limit_group end,
+            limit_weight = case when p_step is null then i.limit_weight end,
             step_entry_seq = case when p_step is null then i.step_entry_seq else i.step_seq + 1 end,
             step_seq = i.step_seq + 1,
             claim_epoch = i.claim_epoch + 1,
@@ -4214,6 +5262,8 @@ begin
     set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0, failures = 0,
         step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1, eligible_at = gen_durable.clock(),
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
+        -- The worker that claims the instance computes the limits of this step.
+        limit_group = null, limit_weight = null,
         partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due
@@ -5254,7 +6304,8 @@ end $$;
 --   `-- planner: pinned` allows only index scans. A statement that is planned while its table is
 --   empty would keep a sequential scan after the table has grown. With these settings the statement
 --   can only use an index, and the header of the function names the index. `nested loops` also
---   forbids hash and merge joins, which read a whole table or a whole index. `generic` makes
+--   forbids hash and merge joins, which read a whole table or a whole index. `hash joins` allows
+--   hash joins, for a statement that joins only its own arguments. `generic` makes
 --   Postgres use a generic plan from the first call of a session, and not plan the first calls for
 --   their values.
 --
@@ -5277,6 +6328,9 @@ begin
         execute format('alter function %s set enable_seqscan = off set enable_bitmapscan = off set jit = off', pinned.name);
         if pinned.marker ~ 'nested loops' then
             execute format('alter function %s set enable_hashjoin = off set enable_mergejoin = off', pinned.name);
+        end if;
+        if pinned.marker ~ 'hash joins' then
+            execute format('alter function %s set enable_hashjoin = on', pinned.name);
         end if;
         if pinned.marker ~ 'generic' then
             execute format('alter function %s set plan_cache_mode = force_generic_plan', pinned.name);

@@ -3,7 +3,8 @@
 --   `-- planner: pinned` allows only index scans. A statement that is planned while its table is
 --   empty would keep a sequential scan after the table has grown. With these settings the statement
 --   can only use an index, and the header of the function names the index. `nested loops` also
---   forbids hash and merge joins, which read a whole table or a whole index. `generic` makes
+--   forbids hash and merge joins, which read a whole table or a whole index. `hash joins` allows
+--   hash joins, for a statement that joins only its own arguments. `generic` makes
 --   Postgres use a generic plan from the first call of a session, and not plan the first calls for
 --   their values.
 --
@@ -26,6 +27,9 @@ begin
         execute format('alter function %s set enable_seqscan = off set enable_bitmapscan = off set jit = off', pinned.name);
         if pinned.marker ~ 'nested loops' then
             execute format('alter function %s set enable_hashjoin = off set enable_mergejoin = off', pinned.name);
+        end if;
+        if pinned.marker ~ 'hash joins' then
+            execute format('alter function %s set enable_hashjoin = on', pinned.name);
         end if;
         if pinned.marker ~ 'generic' then
             execute format('alter function %s set plan_cache_mode = force_generic_plan', pinned.name);

@@ -1,6 +1,6 @@
 -- The status of an instance. `done`, `failed` and `cancelled` are settled; all others are live.
 create type gen_durable.durable_status as enum (
-    'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck',
+    'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'awaiting_limit', 'queued', 'stuck',
     'done', 'failed', 'cancelled'
 );
 
@@ -49,5 +49,9 @@ create type gen_durable.claimed as (
     failures    int,
     token       bigint,      -- the fencing token of this claim
     -- `_pick`, in the row without an id: see `_fleet`.
-    fleet       int[]
+    fleet       int[],
+    limit_group text,        -- the limits that the claim counts in
+    -- The instance had the status `awaiting_limit`. In a row without an id before the last one: the
+    -- pick did not read all instances that are due, or left some that it read.
+    waited      boolean
 );

@@ -14,6 +14,7 @@ use crate::{
     engine::{Phase, watch::Token},
     error::Error,
     id::Id,
+    limit::LimitHandle,
     machine::Machine,
     pool::Pool,
     signal::{ReceivedSignal, Signal},
@@ -50,6 +51,12 @@ impl<'a, M: Machine> Context<'a, M> {
     /// Returns the id of the instance that runs this step.
     pub fn id(&self) -> Id<M> {
         Id::from_raw(self.row.id)
+    }
+
+    /// Returns a limit by its name, to correct what this step has taken from its rate, or to close
+    /// it: `cx.limit("openai").close_for(30 * SECOND).await?`.
+    pub fn limit(&self, name: &str) -> LimitHandle {
+        LimitHandle::new(self.pool.clone(), name)
     }
 
     /// Returns the number of earlier runs of this step that did not complete it: they failed, asked

@@ -134,6 +134,8 @@ pub enum Status {
     AwaitingSignal,
     /// The instance waits for its children to settle.
     AwaitingChildren,
+    /// The instance is due and waits until the limits of its step have room.
+    AwaitingLimit,
     /// The instance waits in a lane, for its position or behind the head.
     Queued,
     /// The instance is set aside for an operator: a build could not decode the instance, or too
@@ -159,6 +161,7 @@ names!(Status, "status", {
     Executing => "executing",
     AwaitingSignal => "awaiting_signal",
     AwaitingChildren => "awaiting_children",
+    AwaitingLimit => "awaiting_limit",
     Queued => "queued",
     Stuck => "stuck",
     Done => "done",

@@ -4,6 +4,7 @@
 //! [`Client::inspect`](crate::Client::inspect) returns [`Inspect`]. The types that its methods
 //! return implement [`serde::Serialize`].
 
+mod limits;
 mod work;
 
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
@@ -34,6 +35,7 @@ pub use crate::{
         history::{Edge, HistoryCursor, HistoryEntry, HistoryOutcome},
         instance::{Count, Filter, Instance, Search, SearchHit, SearchOrder, SearchPage},
         lane::{KeyCursor, LaneFilter, LaneInfo, LanePage, PartitionFilter, PartitionInfo},
+        limit::{LimitInfo, LimitKeyInfo, LimitUse, Rate},
         queue::{Backlog, NoWorkerFor, QueueInfo, WorkerInfo},
         rollup::{Rollup, RollupPeriod, Rollups},
         server::{Snapshot, SnapshotKind, TableInfo},

@@ -10,6 +10,7 @@ use crate::{
     history::HistoryPolicy,
     id::Queue,
     lane::Lane,
+    limit::Limits,
     machine::{Data, Machine},
     policy::Policy,
     signal::KeyScope,
@@ -85,6 +86,10 @@ pub trait Job: Data {
     fn lane(&self) -> Option<Lane> {
         None
     }
+    /// Returns the limits that this job takes; see [`Machine::limits`].
+    fn limits(&self) -> Limits {
+        Limits::none()
+    }
 }
 
 /// The single step of a job.
@@ -124,5 +129,8 @@ impl<J: Job> Machine for J {
     }
     fn lane(&self) -> Option<Lane> {
         Job::lane(self)
+    }
+    fn limits(&self, Run::Run: &Run) -> Limits {
+        Job::limits(self)
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     error::{StepError, fatal},
     id::NAME_BYTES_MAX,
     lane::Lane,
+    limit::Limits,
     machine::{Machine, variant_names},
     signal::KeyScope,
 };
@@ -143,6 +144,11 @@ pub(crate) struct New {
     pub(crate) lane: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) lane_blocks: bool,
+    /// The limits that the first step takes ([`crate::limit::TakenLimits`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_weight: Option<i64>,
 }
 
 impl New {
@@ -201,7 +207,8 @@ fn encode_first_step<M: Machine>(
 
 fn encode<M: Machine>(machine: &M) -> Result<New, StepError> {
     named("a machine's name", M::NAME, 1, NAME_BYTES_MAX)?;
-    let (step, data) = encode_first_step::<M>(&M::Step::default())?;
+    let first = M::Step::default();
+    let (step, data) = encode_first_step::<M>(&first)?;
     // This function checks no size limit: only the pool that writes the row knows the limit.
     let state =
         RawValue::from_string(codec::encode("its state", machine, usize::MAX)?).map_err(fatal)?;
@@ -224,7 +231,10 @@ fn encode<M: Machine>(machine: &M) -> Result<New, StepError> {
         partition: None,
         lane_blocks: false,
         lane: None,
+        limit_group: None,
+        limit_weight: None,
     };
+    new.set_limits(machine.limits(&first))?;
     if let Some(key) = machine.key() {
         new.set_key(key, M::KEY_SCOPE)?;
     }
@@ -256,6 +266,12 @@ impl New {
         Ok(())
     }
 
+    pub(crate) fn set_limits(&mut self, limits: Limits) -> Result<(), StepError> {
+        let taken = limits.encode()?;
+        (self.limit_group, self.limit_weight) = (taken.group, taken.weight);
+        Ok(())
+    }
+
     pub(crate) fn set_tenant(&mut self, tenant: String) -> Result<(), StepError> {
         named("a tenant's name", &tenant, 0, NAME_BYTES_MAX)?;
         self.tenant = tenant;
@@ -275,7 +291,8 @@ impl New {
 /// Sets the step at which an instance begins.
 pub(crate) fn set_step<M: Machine>(new: &mut New, step: &M::Step) -> Result<(), StepError> {
     (new.step, new.data) = encode_first_step::<M>(step)?;
-    Ok(())
+    let machine: M = serde_json::from_str(new.state.get()).map_err(fatal)?;
+    new.set_limits(machine.limits(step))
 }
 
 impl<M: Machine> NewInstance<M> {

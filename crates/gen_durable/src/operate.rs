@@ -3,9 +3,11 @@
 
 mod bulk;
 mod lanes;
+mod limits;
 mod request;
 
 pub use bulk::BulkRunner;
+pub use limits::{LimitChange, LimitKeyBounds};
 pub use request::{CancelRequest, RetryRequest, SignalRequest};
 
 pub use crate::{

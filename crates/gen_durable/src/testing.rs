@@ -32,6 +32,7 @@ use crate::{
         registry::Registry,
         schedules::RegisteredSchedules,
     },
+    limit::Limit,
     machine::Machine,
     model::projection::ScopeFilter,
     pool::Pool,
@@ -90,7 +91,9 @@ pub struct Lab<App> {
     owner: Pool,
     registry: Registry,
     schedules: RegisteredSchedules,
-    /// Set when the lab has registered its schedules in the database, which it does on first use.
+    limits: Vec<Limit>,
+    /// Set when the lab has registered its schedules and limits in the database, which it does on
+    /// first use.
     registered: tokio::sync::OnceCell<()>,
     readers: Vec<Arc<dyn Reader>>,
     settings: Settings,
@@ -161,6 +164,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             owner,
             registry: Registry::default(),
             schedules: RegisteredSchedules::default(),
+            limits: Vec::new(),
             registered: tokio::sync::OnceCell::new(),
             readers: Vec::new(),
             settings: Settings::default(),
@@ -223,9 +227,12 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// The lab has run a million steps and more are due, or the database fails.
     pub async fn drain(&self) -> DrainStats {
         let mut tally = DrainStats::default();
-        self.register_schedules().await;
+        self.register_schedules_and_limits().await;
         loop {
-            let rows = self.claim(&self.worker, DRAIN_BATCH).await;
+            let (rows, left_some) = self.claim(&self.worker, DRAIN_BATCH).await;
+            if rows.is_empty() && left_some {
+                continue;
+            }
             if rows.is_empty() {
                 if self.fire_due().await == 0 {
                     tally.projection_failures = self.project_all().await;
@@ -286,8 +293,14 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// # Panics
     /// A statement of the lab fails.
     pub async fn step(&self) -> bool {
-        let Some(row) = self.claim(&self.worker, 1).await.pop() else {
-            return false;
+        self.register_schedules_and_limits().await;
+        let row = loop {
+            let (mut rows, left_some) = self.claim(&self.worker, 1).await;
+            match rows.pop() {
+                Some(row) => break row,
+                None if left_some => {}
+                None => return false,
+            }
         };
         let decision = self.run(&row).await;
         self.commit(vec![(row, decision)], &mut DrainStats::default())
@@ -355,7 +368,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             ),
             ..self.worker.clone()
         };
-        for row in self.claim(&crashed, 1).await {
+        for row in self.claim(&crashed, 1).await.0 {
             drop(self.run(&row).await);
         }
         self.call(move |connection| async move {
@@ -384,7 +397,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.client.pool().connections.target.sent()
     }
 
-    async fn claim(&self, worker: &Worker, limit: usize) -> Vec<Claimed> {
+    /// Claims due instances. Returns also whether the pick has left some of them.
+    async fn claim(&self, worker: &Worker, limit: usize) -> (Vec<Claimed>, bool) {
         self.call(|connection| async move { lane::place(&connection).await })
             .await;
         let queues = self
@@ -399,6 +413,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let used = pick::priorities(&connection, &names).await?;
             let mut wanted = Wanted {
                 suspects: 1,
+                // The clock of the lab stands still while claims end.
+                freed: lab::held_groups(&connection).await?,
                 ..Wanted::default()
             };
             for name in &names {
@@ -408,9 +424,9 @@ impl<App: Send + Sync + 'static> Lab<App> {
                     .map(|(_, priority)| (*priority, Mark::START));
                 wanted.add(name, limit, ranges);
             }
-            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0, None)
-                .await?
-                .rows;
+            let picked =
+                pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0, None).await?;
+            let mut rows = picked.rows;
             // The pick requested up to `limit` instances of each queue. Releases the claims of the
             // instances beyond `limit`.
             let extra = rows.split_off(limit.min(rows.len()));
@@ -418,7 +434,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             if !claims.is_empty() {
                 pick::release_claims(&connection, &claims).await?;
             }
-            Ok(rows)
+            Ok((rows, picked.left_some))
         })
         .await
     }

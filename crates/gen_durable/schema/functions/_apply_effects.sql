@@ -1,5 +1,5 @@
--- Applies the effects of step results in the order of the instance ids: waits, spawns, new
--- instances, repeating timers, and sleeps until a date.
+-- Applies the effects of step results in the order of the instance ids: limits of the next step,
+-- waits, spawns, new instances, repeating timers, and sleeps until a date.
 --   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as
 --   enqueue_all, _insert_repeating_timers
 --   locks: rows that the caller has locked; as enqueue_all
@@ -14,9 +14,15 @@ declare
 begin
     for ending in
         select e from jsonb_array_elements(p_results) e
-        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at' or e ? 'limits') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop
+        if ending ? 'limits' then
+            -- The limits of the step that the instance enters; null: none.
+            update gen_durable.instances i
+            set limit_group = ending->'limits'->>'limit_group', limit_weight = (ending->'limits'->>'limit_weight')::bigint
+            where i.id = (ending->>'id')::bigint;
+        end if;
         if ending ? 'awaits' or ending ? 'spawn' then
             update gen_durable.instances i
             set awaits = case when ending ? 'awaits' then array(select jsonb_array_elements_text(ending->'awaits')) end,

@@ -17,14 +17,14 @@ begin
     select i.id, i.status, i.eligible_at into holder
     from gen_durable.instances i
     where i.tenant = p_tenant and i.partition_key = p_key and not i.partition_waiting
-      and (i.status in ('runnable', 'executing') or i.locked_by is not null);
+      and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null);
     if holder.id is not null then
         -- Locks the holder of the partition and reads its row a second time: a commit that is about
         -- to free the partition does not see instances that have arrived since it began, and
         -- without the lock this transaction would not see that commit.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
-        where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+        where i.id = holder.id and not i.partition_waiting and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)
         for no key update skip locked;
         if holder.id is null then
             return false;

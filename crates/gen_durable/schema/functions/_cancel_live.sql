@@ -2,9 +2,9 @@
 -- instances that this call settled, or null.
 --   called by: cancel, _cancel_below      index: instances_pkey      locks: parents by id
 -- If a worker runs a step of the instance, the worker loses its claim, and the fence rejects the
--- result of the step. The step still runs, so the instance keeps its lane and its partition key:
--- the row keeps its lane position, and `locked_by` names the worker, until that worker reports that
--- the step has ended or the worker's lease expires (`_release`).
+-- result of the step. The step still runs, so the instance keeps its lane, its partition key and
+-- its limits: the row keeps its lane position, and `locked_by` names the worker, until that worker
+-- reports that the step has ended or the worker's lease expires (`_release`).
 create function gen_durable._cancel_live(p_ids bigint[], p_reason text) returns bigint[]
 language plpgsql
 as $$
@@ -15,14 +15,14 @@ declare
     workers uuid[];
     heads bigint[];
 begin
-    -- Finds the instances with a running step and a lane or a partition key, with the worker of
-    -- each, and the heads of lanes without a running step. The condition of this statement is on
-    -- ids because of the planner; see `_claim_successors`.
+    -- Finds the instances with a running step and a lane, a partition key or limits, with the
+    -- worker of each, and the heads of lanes without a running step. The condition of this
+    -- statement is on ids because of the planner; see `_claim_successors`.
     select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
         array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
     into running, workers, heads
     from (select i.id, i.status, i.in_lane,
-              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by end as worker
+              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null or i.limit_group is not null) then i.locked_by end as worker
           from gen_durable.instances i where i.id = any (p_ids) and i.settled_at is null) h;
     with ended as (
         update gen_durable.instances i
@@ -36,7 +36,7 @@ begin
             -- or partition key for other instances.
             partition_waiting = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
             arrival_no = case when i.id = any (heads)
-                                or i.partition_key is not null and not i.partition_waiting and i.status = 'runnable'
+                                or i.partition_key is not null and not i.partition_waiting and i.status in ('runnable', 'awaiting_limit')
                            then nextval('gen_durable.arrival_numbers') else i.arrival_no end
         where i.id = any (p_ids) and i.settled_at is null
         returning i.id

@@ -30,7 +30,7 @@ begin
     select array_agg(a.sample), array_agg(a.tenant), array_agg(a.partition_key), array_agg(a.first), array_agg(
         (select i.id from gen_durable.instances i
          where i.tenant = a.tenant and i.partition_key = a.partition_key and not i.partition_waiting
-           and (i.status in ('runnable', 'executing') or i.locked_by is not null)))
+           and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)))
     into samples, tenants, keys, firsts, holders
     from (select i.tenant, i.partition_key, min(i.id) as sample, (array_agg(i.id order by i.priority, i.eligible_at, i.id))[1] as first
           from gen_durable.instances i
@@ -45,7 +45,7 @@ begin
     staying := array(
         select i.id from gen_durable.instances i
         where i.id = any (holders) and not i.partition_waiting
-          and (i.status = 'executing' or i.status = 'runnable' and i.eligible_at <= gen_durable.clock())
+          and (i.status in ('executing', 'awaiting_limit') or i.status = 'runnable' and i.eligible_at <= gen_durable.clock())
         order by i.id
         for no key update skip locked);
     -- Lowers the cursors of these partitions, and of those without a holder, to the first arrived

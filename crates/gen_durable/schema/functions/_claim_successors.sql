@@ -23,6 +23,8 @@ begin
     -- found it meets neither condition.
     where i.id = n.id and n.freed = any (p_run_successors_of) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
+      -- Only a pick takes limits: it holds their locks.
+      and i.limit_group is null
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
@@ -31,5 +33,6 @@ begin
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
         case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[];
+        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[],
+        null::text, false;
 end $$;

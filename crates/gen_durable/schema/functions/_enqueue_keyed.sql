@@ -29,7 +29,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no)
+                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no, limit_group, limit_weight)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
@@ -40,7 +40,8 @@ begin
                 p_parent, p_generation,
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
-                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no)
+                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no,
+                entry.value->>'limit_group', (entry.value->>'limit_weight')::bigint)
             on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then

@@ -28,6 +28,8 @@ begin
     set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0, failures = 0,
         step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1, eligible_at = gen_durable.clock(),
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
+        -- The worker that claims the instance computes the limits of this step.
+        limit_group = null, limit_weight = null,
         partition_waiting = i.partition_key is not null,
         arrival_no = case when i.partition_key is not null then nextval('gen_durable.arrival_numbers') else i.arrival_no end
     from due

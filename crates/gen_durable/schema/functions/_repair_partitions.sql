@@ -27,7 +27,7 @@ begin
         exit when next_key is null;
         if not exists (select from gen_durable.instances i
                        where i.tenant = next_tenant and i.partition_key = next_key and not i.partition_waiting
-                         and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
+                         and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)) then
             delete from gen_durable.partition_cursors t where t.tenant = next_tenant and t.key = next_key;
             update gen_durable.instances i set arrival_no = nextval('gen_durable.arrival_numbers')
             where i.id = (select h.id from gen_durable.instances h

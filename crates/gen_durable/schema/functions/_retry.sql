@@ -39,6 +39,9 @@ begin
             step = coalesce(p_step, i.step),
             data = case when p_step is null then i.data else p_data::jsonb end,
             awaits = case when p_step is null then i.awaits end,
+            -- The worker that claims the instance computes the limits of another step.
+            limit_group = case when p_step is null then i.limit_group end,
+            limit_weight = case when p_step is null then i.limit_weight end,
             step_entry_seq = case when p_step is null then i.step_entry_seq else i.step_seq + 1 end,
             step_seq = i.step_seq + 1,
             claim_epoch = i.claim_epoch + 1,

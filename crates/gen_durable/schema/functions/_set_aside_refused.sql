@@ -2,7 +2,8 @@
 -- them aside as `stuck` with the error as reason. Since one statement claims for all queues, one
 -- such instance would make every pick fail.
 --   called by: store::pick::set_aside_refused
---   index: instances_pick, instances_suspects, instances_pkey; as _place_new
+--   index: instances_pick, instances_suspects, instances_pkey, limit_backlog_ready,
+--   instances_limit_waiting; as _place_new
 --   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
 --   statement
 -- Claims each candidate in a subtransaction and rolls the subtransaction back. Raises an error that
@@ -46,6 +47,20 @@ begin
               and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit 1
+            for no key update skip locked
+        ) found
+        union all
+        select found.id
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join lateral (
+            select b.limit_group from gen_durable.limit_backlog b where b.queue = wanted.queue order by b.ready_at limit 200
+        ) backlog
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.status = 'awaiting_limit' and i.limit_group = backlog.limit_group and i.queue = wanted.queue
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+            order by i.limit_group, i.queue, i.priority, i.eligible_at, i.id
+            limit wanted.free
             for no key update skip locked
         ) found
     loop

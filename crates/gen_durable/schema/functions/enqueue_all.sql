@@ -45,7 +45,7 @@ begin
     with made as (
         insert into gen_durable.instances as i
             (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no)
+             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no, limit_group, limit_weight)
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
@@ -56,7 +56,8 @@ begin
             e.value ? 'partition' and not e.value ? 'lane',
             l.taken is not null,
             case when l.taken is not null then round + e.place end,
-            case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrival_numbers') end
+            case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrival_numbers') end,
+            e.value->>'limit_group', (e.value->>'limit_weight')::bigint
         from (select e.value, e.place, row_number() over (
                   partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
               from jsonb_array_elements(p_entries) with ordinality e(value, place)) e

@@ -5,7 +5,7 @@ language plpgsql immutable
 as $$
 begin
     case coalesce(p_scope, 'live')
-        when 'live' then return array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::gen_durable.durable_status[];
+        when 'live' then return array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'awaiting_limit', 'queued', 'stuck']::gen_durable.durable_status[];
         when 'ever' then return enum_range(null::gen_durable.durable_status);
         when 'none' then return '{}'::gen_durable.durable_status[];
         else raise exception 'unknown scope %: a key is held while its instance is live, ever, or none', p_scope

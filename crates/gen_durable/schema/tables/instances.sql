@@ -61,6 +61,10 @@ create table gen_durable.instances (
     arrival_no          bigint,
     partition_key    text,
     lane_key         text,
+    -- The limits that the current step takes, each with its key (see `_limit_pairs`); null: none.
+    -- The process that writes the step computes them. A claim of the instance counts in these
+    -- limits.
+    limit_group      text collate "C",
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
     parent_generation int, -- the parent's join_generation at the spawn
     deadline_at      timestamptz,                    -- when a wait or a join gives up
@@ -92,6 +96,7 @@ create table gen_durable.instances (
     -- The claim_epoch under which the current step began. A worker writes this column only if
     -- crash_count > 0.
     begun_epoch      bigint,
+    limit_weight     bigint,                         -- how much of a rate a start takes; null: 1
     constraint instances_executing_has_worker check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
     constraint instances_terminal_is_settled check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null)),
@@ -100,7 +105,8 @@ create table gen_durable.instances (
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
     constraint instances_partition_waiting_is_runnable check (
-        not partition_waiting or (status = 'runnable' and partition_key is not null))
+        not partition_waiting or (status = 'runnable' and partition_key is not null)),
+    constraint instances_awaiting_limit_has_one check (status <> 'awaiting_limit' or limit_group is not null)
 ) with (
     -- Each page keeps free space for the next versions of its rows. An update that stays on its
     -- page, as that of a run-ahead commit, writes no index.
@@ -141,7 +147,8 @@ create index instances_blocked on gen_durable.instances (tenant, lane_key)
 -- The holder of a partition key. The unique index guarantees that a key has at most one holder. A
 -- cancelled instance stays the holder while its step still runs.
 create unique index instances_partition_holder on gen_durable.instances (tenant, partition_key)
-    where partition_key is not null and not partition_waiting and (status in ('runnable', 'executing') or locked_by is not null);
+    where partition_key is not null and not partition_waiting
+      and (status in ('runnable', 'executing', 'awaiting_limit') or locked_by is not null);
 -- The instances that wait for a partition, by priority and due time: the next holder is among the
 -- first.
 create index instances_partition_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
@@ -149,6 +156,15 @@ create index instances_partition_waiting on gen_durable.instances (tenant, parti
 -- Instances that have drawn an arrival number: `_place` has to read their lane or partition key.
 create index instances_arrival_no on gen_durable.instances (arrival_no)
     where arrival_no is not null;
+
+-- The claims that count in limits, by the text of all limits of the instance: one range per limit,
+-- and one per limit and key.
+-- A cancelled instance counts while its step still runs.
+create index instances_limit_held on gen_durable.instances (limit_group)
+    where limit_group is not null and (status = 'executing' or locked_by is not null);
+-- The instances that wait for a limit, by the limits that they need, in the order of the picker.
+create index instances_limit_waiting on gen_durable.instances (limit_group, queue, priority, eligible_at, id)
+    where status = 'awaiting_limit';
 
 -- Within a tenant, at most one instance holds a key. Calls address an instance by its key over this
 -- index.

@@ -22,6 +22,7 @@ use crate::{
     failure::{Failure, FailureKind},
     id::{Id, QUEUE_NAME_BYTES_MAX, Status},
     inspect::Inspect,
+    limit::LimitHandle,
     log::Log,
     machine::Machine,
     model::{migration::DEFAULT_SCHEMA, projection::Scope},
@@ -252,6 +253,11 @@ impl Client {
             .chain(M::FORMER_NAMES.iter().copied())
             .collect();
         CancelRequest::new(self.pool.clone(), to.into(), Some(machines), why)
+    }
+
+    /// Returns a limit by its name, to take from its rate outside of a step, or to close it.
+    pub fn limit(&self, name: &str) -> LimitHandle {
+        LimitHandle::new(self.pool.clone(), name)
     }
 
     /// Pauses a queue: no worker claims instances of the queue until a caller resumes it. Running

@@ -17,6 +17,7 @@ pub use send_signal::{Delivery, SendSignal, SignalAll, SignalOrStart, SignalOrSt
 pub use crate::{
     error::ErrorKind,
     event::{Record, RecordAll, Recorded},
+    limit::{LimitHandle, TakeOutcome},
     operate::CancelRequest,
     transaction::{Transaction, Tx},
 };

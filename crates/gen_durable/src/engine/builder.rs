@@ -14,12 +14,13 @@ use crate::{
     calendar::{Cycle, Occurrence},
     error::Error,
     id::Queue,
+    limit::Limit,
     machine::Machine,
     new_instance::IntoNewInstance,
     pool::Pool,
     projection::Projection,
     settings::{Retention, Settings},
-    store::pool::Limits,
+    store::pool::CallLimits,
 };
 
 /// Builds an [`Engine`]: machines, queues, schedules, projections and settings.
@@ -32,6 +33,7 @@ pub struct EngineBuilder<App> {
     schedules: RegisteredSchedules,
     queues: Vec<(Queue, usize)>,
     retentions: Vec<(Queue, Retention)>,
+    limits: Vec<Limit>,
     readers: Vec<Arc<dyn Reader>>,
     on_failure: Option<Hook>,
     /// The first registration error; `build` returns it.
@@ -48,6 +50,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             schedules: RegisteredSchedules::default(),
             queues: Vec::new(),
             retentions: Vec::new(),
+            limits: Vec::new(),
             readers: Vec::new(),
             on_failure: None,
             mistake: None,
@@ -99,6 +102,22 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             )));
         }
         self.retentions.push((queue, retention));
+        self
+    }
+
+    /// Registers a limit that steps of all workers share. A worker writes the bounds into the
+    /// database when it starts; bounds that an operator has changed stay in force.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        if let Err(error) = limit.check() {
+            self.mistake.get_or_insert(error);
+        }
+        if self.limits.iter().any(|known| known.name == limit.name) {
+            self.mistake.get_or_insert(Error::invalid(format!(
+                "the limit {:?} is registered twice",
+                limit.name
+            )));
+        }
+        self.limits.push(limit);
         self
     }
 
@@ -184,6 +203,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             schedules,
             mut queues,
             retentions,
+            limits,
             readers,
             on_failure,
             mistake,
@@ -212,12 +232,15 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
                 queue.name(),
             )));
         }
-        let limits = Limits {
+        let call_limits = CallLimits {
             payload_bytes_max: settings.payload_bytes_max,
             traceparent: settings.traceparent,
         };
-        pool.connections
-            .set_limits(limits, settings.transactions, settings.statement_timeout);
+        pool.connections.set_limits(
+            call_limits,
+            settings.transactions,
+            settings.statement_timeout,
+        );
         let running = Arc::default();
         Ok(Engine {
             pool,
@@ -226,6 +249,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             schedules,
             queues,
             retentions,
+            limits,
             readers,
             on_failure,
             running,

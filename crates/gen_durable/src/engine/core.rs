@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     id::Status,
+    limit::Limit,
     model::{
         history::{HistoryOutcome, HistoryRecord},
         step_result::ENTERS,
@@ -77,6 +78,8 @@ pub(crate) struct Core {
     /// How this worker shares polls and upkeep with other workers.
     pub(crate) fleet: Fleet,
     pub(crate) lease: Lease,
+    /// The limits in which this worker has ended claims since its last pick.
+    freed_limits: Mutex<BTreeSet<String>>,
     /// The priorities of the runnable instances of each queue, as the last sweep of upkeep found
     /// them.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
@@ -115,6 +118,7 @@ impl Core {
         pool: Pool,
         installation: Arc<str>,
         settings: Settings,
+        limits: &[Limit],
         registry: Registry,
         schedules: RegisteredSchedules,
         worker: Worker,
@@ -122,7 +126,11 @@ impl Core {
         steps: tokio::runtime::Handle,
         calls: Calls,
     ) -> Core {
-        let environment = Arc::new(Environment::new(pool.clone(), installation, &settings));
+        let names = limits.iter().map(|limit| limit.name.to_string());
+        let environment = Arc::new(Environment {
+            limits: Some(names.collect()),
+            ..Environment::new(pool.clone(), installation, &settings)
+        });
         let by_name = queues
             .iter()
             .enumerate()
@@ -149,6 +157,7 @@ impl Core {
             wake: Arc::default(),
             fleet: Fleet::default(),
             priorities: Mutex::default(),
+            freed_limits: Mutex::default(),
             undecodable: Undecodable::default(),
             suspects: AtomicUsize::new(0),
             phase: environment.phase.clone(),
@@ -190,7 +199,15 @@ impl Core {
             took,
             ..
         } = ran;
-        let ahead = (outcome == HistoryOutcome::Next && may_continue).then(|| Claimed {
+        // A claim that counts in limits ends with its step, and a step that takes limits needs a
+        // claim that counts in them.
+        let takes_limits = row.limit_group.is_some()
+            || result
+                .effects
+                .as_ref()
+                .is_some_and(|effects| effects.limits.is_some());
+        let goes_on = outcome == HistoryOutcome::Next && may_continue && !takes_limits;
+        let ahead = goes_on.then(|| Claimed {
             step: result.step.clone().unwrap_or_default(),
             data: result.data.clone(),
             state: result.state.clone().unwrap_or_else(|| row.state.clone()),
@@ -220,6 +237,30 @@ impl Core {
             unsure: false,
             ahead,
         }
+    }
+
+    /// Returns whether the engine has registered a limit.
+    pub(crate) fn has_limits(&self) -> bool {
+        let limits = self.environment.limits.as_ref();
+        limits.is_some_and(|limits| !limits.is_empty())
+    }
+
+    /// Records that claims have ended that counted in these limits: the next pick tries the
+    /// instances that wait for them.
+    pub(crate) fn free_limits(&self, limit_groups: impl IntoIterator<Item = String>) {
+        let mut freed = self
+            .freed_limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        freed.extend(limit_groups);
+    }
+
+    pub(crate) fn take_freed_limits(&self) -> Vec<String> {
+        let mut freed = self
+            .freed_limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *freed).into_iter().collect()
     }
 
     /// Returns how many suspects this process may claim: one while it holds none, and otherwise

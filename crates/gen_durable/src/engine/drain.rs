@@ -10,20 +10,25 @@ use tokio::{
 };
 
 use super::{core::Core, lease, rollup, step_tx_commit};
-use crate::store::row::Claim;
+use crate::store::{limit, row::Claim};
 
 /// How long the shutdown of the engine tries to release claims while another transaction has locked
 /// an instance row, or while the database cannot be reached.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the statement may last that wakes instances that wait for limits.
+const WAKE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the loops of the engine may need to end after the last step, including the last
 /// commits.
 const LOOPS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a shutdown may take beyond `drain_timeout`: to release claims, to end the loops, and to
 /// delete the worker's row.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(5_500);
 const _: () = assert!(
-    RELEASE_TIMEOUT.as_secs() + LOOPS_TIMEOUT.as_secs() + lease::GOODBYE_TIMEOUT.as_secs()
-        <= SHUTDOWN_GRACE.as_secs()
+    RELEASE_TIMEOUT.as_millis()
+        + WAKE_TIMEOUT.as_millis()
+        + LOOPS_TIMEOUT.as_millis()
+        + lease::GOODBYE_TIMEOUT.as_millis()
+        <= SHUTDOWN_GRACE.as_millis()
 );
 /// How often the shutdown of the engine checks whether this process still holds instances.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
@@ -49,6 +54,7 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
     let deadline = Instant::now() + core.settings.drain_timeout;
     core.phase.drain();
     let released = drain(core, pick, deadline).await;
+    wake_limits(core).await;
     if timeout_at(deadline, &mut project).await.is_err() {
         project.abort();
     }
@@ -75,6 +81,21 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
     rollup::stop(core).await;
     lease::leave(core).await;
     released
+}
+
+/// Lets the pickers of other workers try the instances that wait for limits in which this worker
+/// has ended claims since its last pick. Without this they try them within a second or more.
+async fn wake_limits(core: &Core) {
+    let freed = core.take_freed_limits();
+    if freed.is_empty() {
+        return;
+    }
+    let wake = core
+        .calls
+        .call(move |connection| async move { limit::wake_freed(&connection, &freed).await });
+    if !matches!(timeout(WAKE_TIMEOUT, wake).await, Ok(Ok(Ok(())))) {
+        tracing::debug!("could not wake the instances that wait for limits");
+    }
 }
 
 /// Waits until this process holds no instances. It releases claims of steps that have not begun at
@@ -109,7 +130,12 @@ async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Inst
 async fn release_claims(core: &Arc<Core>, overdue: bool) -> usize {
     let mut claims: Vec<Claim> = Vec::new();
     for queue in &core.queues {
-        claims.extend(queue.close().iter().map(|run| run.row.claim()));
+        let closed = queue.close();
+        claims.extend(closed.iter().map(|run| run.row.claim()));
+        let groups = closed
+            .iter()
+            .filter_map(|run| run.row.limit_group.as_deref());
+        core.free_limits(groups.map(str::to_owned));
         if overdue {
             claims.extend(queue.running());
         }

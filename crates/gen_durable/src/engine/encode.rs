@@ -8,6 +8,7 @@ use crate::{
     codec,
     error::{StepError, fatal, storable},
     id::Status,
+    limit::TakenLimits,
     machine::{Data, Machine},
     model::{
         event::NewEvent,
@@ -65,7 +66,7 @@ pub(super) fn encode<M: Machine>(
     // A retry and another wait consume no signals, so that signals can accumulate in the inbox.
     // Every other step result consumes the signals that the step received.
     let consumes = !matches!(action, NextAction::Retry(_) | NextAction::Wait { .. });
-    let (mut run, mut effects) = decide(action, &inputs)?;
+    let (mut run, mut effects) = decide(action, machine, &inputs)?;
     run.within = within;
     effects.new_instances = encode_new_instances(new_instances, inputs.row, limit)?;
     effects.repeats = repeating_timers(repeats, &inputs)?;
@@ -101,15 +102,37 @@ pub(super) fn encode<M: Machine>(
     Ok(run)
 }
 
+/// Returns the limits of the step that the instance enters. Returns `None` if the row's columns are
+/// right already: the step stays the same, or neither it nor the ended step takes limits.
+fn limits_after<M: Machine>(
+    action: &NextAction<M>,
+    machine: &M,
+    inputs: &Inputs<'_>,
+) -> Result<Option<TakenLimits>, StepError> {
+    let (NextAction::Next(step)
+    | NextAction::Sleep(_, step)
+    | NextAction::Wait { then: step, .. }
+    | NextAction::Spawn { then: step, .. }) = action
+    else {
+        return Ok(None);
+    };
+    let taken = machine.limits(step).encode()?;
+    Ok((taken.group.is_some() || inputs.row.limit_group.is_some()).then_some(taken))
+}
+
 /// Encodes the action with which a step ends: the next step, its data, a delay, a wait, children,
 /// or the result of the instance.
 fn decide<M: Machine>(
     action: NextAction<M>,
+    machine: &M,
     inputs: &Inputs<'_>,
 ) -> Result<(StepRun, Effects), StepError> {
     let limit = inputs.limit;
     let run = |status, outcome| StepRun::of(inputs.row, status, outcome);
-    let mut effects = Effects::default();
+    let mut effects = Effects {
+        limits: limits_after(&action, machine, inputs)?,
+        ..Effects::default()
+    };
     let run = match action {
         NextAction::Next(step) => {
             enters(&step, run(Status::Runnable, HistoryOutcome::Next), limit)?

@@ -4,6 +4,7 @@
 
 use std::{
     any::Any,
+    collections::HashSet,
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -26,6 +27,7 @@ use crate::{
     failure::{Failure, FailureKind},
     history::HistoryPolicy,
     id::Status,
+    limit::{self, TakenLimits},
     machine::{Machine, Stored},
     model::{
         history::HistoryOutcome,
@@ -55,6 +57,8 @@ pub(crate) struct Environment {
     pub(crate) watch: Arc<Watch>,
     /// The phase of the engine, for steps that ask whether the engine is shutting down.
     pub(crate) phase: Arc<Phase>,
+    /// The limits that the engine has registered. `None`: steps may take any limit.
+    pub(crate) limits: Option<HashSet<String>>,
 }
 
 impl Environment {
@@ -71,6 +75,7 @@ impl Environment {
             payload_bytes_max,
             watch: Arc::default(),
             phase: Arc::default(),
+            limits: None,
         }
     }
 }
@@ -97,6 +102,7 @@ impl StepRun {
         StepRun {
             result: StepResult {
                 keyed: row.keyed,
+                limit_group: row.limit_group.clone(),
                 ..StepResult::new(row.claim(), status)
             },
             within: None,
@@ -126,6 +132,18 @@ impl StepRun {
         run.with_error(&error.to_string())
     }
 
+    /// Creates the step result that lets an instance wait for the limits of its step: the claim
+    /// does not count in them. The result counts no attempt.
+    fn limited(row: &Claimed, taken: TakenLimits) -> StepRun {
+        let mut run = StepRun::of(row, Status::Runnable, HistoryOutcome::Limit);
+        let effects = Effects {
+            limits: Some(taken),
+            ..Effects::default()
+        };
+        run.result.set_effects(effects, row.parent_id);
+        run
+    }
+
     /// Creates the step result by which the engine, and not the user's code, fails an instance. Its
     /// only effect is the notice to the parent of a child.
     pub(crate) fn failed(row: &Claimed, why: &str) -> StepRun {
@@ -151,6 +169,14 @@ pub(crate) async fn execute<M: Machine>(
                 Ok(decoded) => decoded,
                 Err(why) => return StepRun::stuck(row, &why),
             };
+            match limits::<M>(&machine, &step, environment) {
+                // No user code of the step has run, so the instance can wait for its limits.
+                Ok(taken) if taken.group.is_some() && row.limit_group.is_none() => {
+                    return StepRun::limited(row, taken);
+                }
+                Ok(_) => {}
+                Err(why) => return StepRun::stuck(row, &why),
+            }
             let before = unchanged(&machine);
             let timeout = guarded(|| machine.policy(&step).timeout)
                 .unwrap_or(None)
@@ -206,6 +232,26 @@ async fn within(timeout: Duration, code: impl Future<Output = Result<StepRun, St
         Ok(Err(_)) => Ran::TimedOut,
         Err(panic) => Ran::Panicked(panicked(panic.as_ref())),
     }
+}
+
+/// Returns the limits that a step takes.
+fn limits<M: Machine>(
+    machine: &M,
+    step: &M::Step,
+    environment: &Environment,
+) -> Result<TakenLimits, String> {
+    let taken = guarded(|| machine.limits(step))?;
+    let taken = taken.encode().map_err(|error| error.to_string())?;
+    let names = taken.group.iter().flat_map(|group| limit::names(group));
+    for name in names {
+        let known = environment.limits.as_ref();
+        if known.is_some_and(|known| !known.contains(name)) {
+            return Err(format!(
+                "the step takes the limit {name:?}, which this engine has not registered: add `.limit(Limit::new({name:?}))` with its bounds to the builder"
+            ));
+        }
+    }
+    Ok(taken)
 }
 
 /// Returns the state before the step as JSON, to find out whether the step changes the state.

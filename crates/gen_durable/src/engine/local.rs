@@ -208,7 +208,7 @@ impl LocalQueue {
             inner.loops -= 1;
             return None;
         };
-        let fence = run.row.keyed.then(|| Arc::new(Notify::new()));
+        let fence = run.row.is_exclusive().then(|| Arc::new(Notify::new()));
         inner.busy.insert(
             run.row.claim(),
             Busy {

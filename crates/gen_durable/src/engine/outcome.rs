@@ -79,7 +79,7 @@ pub(crate) fn answer(
 pub(super) fn makes_due(batch: &[FinishedStep]) -> bool {
     batch.iter().any(|ended| {
         ended.result.effects.is_some()
-            || ended.result.keyed
+            || ended.result.is_exclusive()
             || ended.result.status == Status::Runnable
     })
 }
@@ -127,8 +127,8 @@ pub(super) fn apply_outcomes(
                 "a step result was dropped: the claim is no longer held by this worker"
             );
             metrics::counter!("durable_stale_results_total").increment(1);
-            if result.keyed {
-                core.releases.push(result.claim);
+            if result.is_exclusive() {
+                core.releases.push(result.claim, result.limit_group.clone());
             }
         }
         if ours {
@@ -141,6 +141,7 @@ pub(super) fn apply_outcomes(
                 waited: run.waited,
                 took,
             });
+            core.free_limits(result.limit_group.as_deref().map(str::to_owned));
         }
         if let (Some(effects), true) = (&result.effects, ours) {
             hint_new_instances(core, effects, run.row.now);

@@ -110,6 +110,9 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
                 core.batch_limit.claimed(picked.rows.len());
+                if picked.left_limited {
+                    core.free_limits(wanted.freed.iter().cloned());
+                }
                 let pause = picker.accept(&core, &wanted, picked);
                 if !pause.is_zero() {
                     wait(&core, pause).await;
@@ -118,6 +121,7 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
             Err(fault) if set_aside(&core, connection, &wanted, &fault).await => {}
             Err(fault) => {
                 core.batch_limit.failed(&wanted, &fault);
+                core.free_limits(wanted.freed);
                 picker.wait_out(&core, &fault).await;
             }
         }
@@ -290,6 +294,9 @@ impl Picker {
                     .map(|(priority, known)| (*priority, known.mark)),
             );
         }
+        if !wanted.queues.is_empty() {
+            wanted.freed = core.take_freed_limits();
+        }
         wanted
     }
 
@@ -301,6 +308,8 @@ impl Picker {
             now,
             next_due,
             paused,
+            left_some,
+            left_limited,
             group,
         } = picked;
         core.fleet.set_now(now);
@@ -324,17 +333,21 @@ impl Picker {
             let runs = by_queue.remove(queue).unwrap_or_default();
             self.mark_used(queue, &runs);
             if !paused.contains(queue) {
-                // A pick claims suspects through an index of their own, so a claimed suspect does
-                // not show how far the pick has read the index of the other runnable instances.
+                // A pick claims suspects, and instances that waited for a limit, through indexes of
+                // their own. They do not show how far the pick has read the index of the other
+                // runnable instances.
                 let plain = runs
                     .iter()
-                    .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES);
+                    .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES && !run.row.waited);
                 let was_full = i32::try_from(plain.clone().count()).unwrap_or(i32::MAX) >= *room;
                 let last = plain
                     .map(|run| (run.row.priority, run.row.eligible_at, run.row.id))
                     .max();
+                let was_full = was_full || left_some;
                 full |= was_full;
-                self.move_marks(core, queue, last, was_full, now);
+                if !left_limited {
+                    self.move_marks(core, queue, last, was_full, now);
+                }
             }
             hand_out(core, queue, runs);
         }

@@ -1,8 +1,11 @@
-//! Releases lanes and partition keys after a cancel. If an instance is cancelled while its step
-//! runs, it keeps its lane and its partition key until the step has ended. The fence rejects the
-//! result of that step. The worker then releases the lane or the key by the claim of the step.
+//! Releases lanes, partition keys and limits after a cancel. If an instance is cancelled while its
+//! step runs, it keeps its lane, its partition key and its limits until the step has ended. The
+//! fence rejects the result of that step. The worker then releases them by the claim of the step.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tokio::sync::Notify;
 
@@ -12,23 +15,23 @@ use crate::store::{connection::Connection, fault::Fault, lease, row::Claim};
 /// Maximum number of claims released in one statement.
 const RELEASE_BATCH: usize = 1_000;
 
-/// Claims of steps in lanes or under partition keys that ended without a committed result. This
-/// process held each of these claims, so their number is bounded by the number of instances that it
-/// holds.
+/// Claims of steps in lanes, under partition keys or in limits that ended without a committed
+/// result, with the limits of each. This process held each of these claims, so their number is
+/// bounded by the number of instances that it holds.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
     /// The claims to release. No code holds the mutex for long, or across an await.
-    ended: Mutex<Vec<Claim>>,
+    ended: Mutex<HashMap<Claim, Option<Arc<str>>>>,
     notify: Notify,
 }
 
 impl Releases {
     /// Adds the claim of a step that ended without a committed result.
-    pub(crate) fn push(&self, claim: Claim) {
+    pub(crate) fn push(&self, claim: Claim, limit_group: Option<Arc<str>>) {
         self.ended
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(claim);
+            .insert(claim, limit_group);
         self.notify.notify_one();
     }
 
@@ -43,32 +46,37 @@ impl Releases {
             .is_empty()
     }
 
-    /// Releases the lanes and partition keys of all claims in the list. A claim stays in the list
-    /// for the next call if another transaction has locked its instance row. All claims stay in the
-    /// list after a failed statement.
+    /// Releases the lanes, partition keys and limits of all claims in the list. A claim stays in
+    /// the list for the next call if another transaction has locked its instance row. All claims
+    /// stay in the list after a failed statement.
     pub(super) async fn write(&self, core: &Core, connection: &Connection) -> Result<(), Fault> {
-        let mut claims =
+        let mut ended =
             std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut locked = Vec::new();
+        let mut locked = HashMap::new();
         let mut outcome = Ok(());
-        while !claims.is_empty() {
-            let rest = claims.split_off(claims.len().min(RELEASE_BATCH));
-            match lease::release(connection, &claims).await {
+        let all: Vec<Claim> = ended.keys().copied().collect();
+        for claims in all.chunks(RELEASE_BATCH) {
+            match lease::release(connection, claims).await {
                 Ok((held, released)) => {
-                    locked.extend(claims.into_iter().filter(|claim| held.contains(&claim.id)));
+                    for claim in claims {
+                        let limit_group = ended.remove(claim).flatten();
+                        if held.contains(&claim.id) {
+                            locked.insert(*claim, limit_group);
+                        } else {
+                            core.free_limits(limit_group.as_deref().map(str::to_owned));
+                        }
+                    }
                     if released > 0 {
                         core.wake.wake();
                     }
-                    claims = rest;
                 }
                 Err(fault) => {
                     outcome = Err(fault);
-                    claims.extend(rest);
                     break;
                 }
             }
         }
-        locked.extend(claims);
+        locked.extend(ended);
         self.ended
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -20,6 +20,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind},
     id::Queue,
+    limit::Limit,
     pool::Pool,
     settings::{Retention, Settings},
     store::{
@@ -27,7 +28,7 @@ use crate::{
         collect::declare_retentions,
         inspect::{self, Server},
         lease::Worker,
-        migrate,
+        limit, migrate,
         pool::CALLS_MAX,
     },
     wake::LogWake,
@@ -47,6 +48,7 @@ pub struct Engine {
     pub(super) schedules: RegisteredSchedules,
     pub(super) queues: Vec<(Queue, usize)>,
     pub(super) retentions: Vec<(Queue, Retention)>,
+    pub(super) limits: Vec<Limit>,
     pub(super) readers: Vec<Arc<dyn projector::Reader>>,
     pub(super) on_failure: Option<failures::Hook>,
     /// The shared state of the running engine. `Health` reads it.
@@ -205,6 +207,7 @@ impl Engine {
             self.pool.clone(),
             server.installation.into(),
             self.settings.clone(),
+            &self.limits,
             self.registry.clone(),
             self.schedules.clone(),
             worker,
@@ -213,15 +216,17 @@ impl Engine {
             calls,
         );
         let (schedules, retentions) = (self.schedules.clone(), self.retentions.clone());
+        let limits = self.limits.clone();
         self.pool
             .connections
             .call(move |connection| async move {
                 declare_retentions(&connection, &retentions).await?;
+                limit::declare(&connection, &limits).await?;
                 schedules.register(&connection).await
             })
             .await?
             .map_err(|fault| {
-                fault.into_error("register the schedules and the retention of queues")
+                fault.into_error("register the schedules, the limits and the retention of queues")
             })?;
         // The worker does not use this connection any more. If a client does, it stays open.
         self.pool

@@ -12,6 +12,7 @@ use crate::{
     history::HistoryPolicy,
     id::Queue,
     lane::Lane,
+    limit::Limits,
     policy::Policy,
     signal::{Address, KeyScope},
     transition::Outcome,
@@ -149,6 +150,38 @@ pub trait Machine: Data {
     /// creates the instance.
     fn lane(&self) -> Option<Lane> {
         None
+    }
+
+    /// Returns the limits that this step takes, with keys from the state: the step begins only when
+    /// each of them has room ([`Limit`](crate::Limit)). The default takes none.
+    ///
+    /// The process that writes the step calls this function, so it depends on the state and the
+    /// step alone. A worker that claims an instance at a step that was written without it (the step
+    /// of a deadline, or an operator's retry from another step) calls it then.
+    ///
+    /// ```
+    /// # use gen_durable::{machine::Limits, prelude::*};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Import { tenant: String }
+    /// # #[derive(serde::Serialize, serde::Deserialize, Default)] enum Step { #[default] Fetch,
+    /// Store }
+    /// # impl Machine for Import {
+    /// #     const NAME: &'static str = "import";
+    /// #     type App = ();
+    /// #     type Step = Step;
+    /// #     type Output = ();
+    /// fn limits(&self, at: &Step) -> Limits {
+    ///     match at {
+    ///         Step::Fetch => Limits::of("api").key(&self.tenant),
+    ///         Step::Store => Limits::none(),
+    ///     }
+    /// }
+    /// #     async fn step(&mut self, _: Step, _: &mut Context<'_, Self>) -> Outcome<Self> {
+    /// Ok(done(())) }
+    /// # }
+    /// ```
+    fn limits(&self, at: &Self::Step) -> Limits {
+        let _ = at;
+        Limits::none()
     }
 
     /// Returns the address of the instance that holds this key at the time of the call:

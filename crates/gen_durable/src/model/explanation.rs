@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::{instance::Instance, json::id_text};
+use super::{instance::Instance, json::id_text, limit::LimitUse};
 use crate::{id::Status, names::names};
 
 /// The reasons why an instance does not run. Serializes as one object: fields of the instance
@@ -110,6 +110,12 @@ pub enum Blocker {
         deadline_at: Option<Timestamp>,
         children: Vec<PendingChild>,
     },
+    /// The instance is due and waits for its limits. `limits` has the use of each bound that its
+    /// step needs; at least one of them was full when a worker last tried.
+    AwaitingLimit {
+        since: Timestamp,
+        limits: Vec<LimitUse>,
+    },
     /// The instance waits in a lane behind `ahead` other instances, counted up to 10,001. The first
     /// of them is the head of the lane; the explanation of the head says why the head has not
     /// settled.
@@ -210,6 +216,8 @@ pub enum BlockerKind {
     AwaitingSignal,
     /// [`Blocker::AwaitingChildren`].
     AwaitingChildren,
+    /// [`Blocker::AwaitingLimit`].
+    AwaitingLimit,
     /// [`Blocker::Queued`].
     Queued,
     /// [`Blocker::AwaitingPlacement`].
@@ -243,6 +251,7 @@ names!(BlockerKind, "kind of blocker", {
     CancelledStepRunning => "cancelled_step_running",
     AwaitingSignal => "awaiting_signal",
     AwaitingChildren => "awaiting_children",
+    AwaitingLimit => "awaiting_limit",
     Queued => "queued",
     AwaitingPlacement => "awaiting_placement",
     PartitionWaiting => "partition_waiting",
@@ -267,6 +276,7 @@ impl Blocker {
             Blocker::CancelledStepRunning { .. } => BlockerKind::CancelledStepRunning,
             Blocker::AwaitingSignal { .. } => BlockerKind::AwaitingSignal,
             Blocker::AwaitingChildren { .. } => BlockerKind::AwaitingChildren,
+            Blocker::AwaitingLimit { .. } => BlockerKind::AwaitingLimit,
             Blocker::Queued { .. } => BlockerKind::Queued,
             Blocker::AwaitingPlacement { .. } => BlockerKind::AwaitingPlacement,
             Blocker::PartitionWaiting { .. } => BlockerKind::PartitionWaiting,

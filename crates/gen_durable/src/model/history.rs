@@ -96,6 +96,8 @@ pub enum HistoryOutcome {
     Fail,
     /// The engine's own database could not be reached while the step ran; the step runs again.
     Outage,
+    /// The step takes limits that were not known before its claim; the instance waits for them.
+    Limit,
     /// The engine set the instance aside for an operator.
     Stuck,
     /// The deadline of a wait passed.
@@ -120,6 +122,7 @@ names!(HistoryOutcome, "outcome", {
     Done => "done",
     Fail => "fail",
     Outage => "outage",
+    Limit => "limit",
     Stuck => "stuck",
     Deadline => "deadline",
     Reap => "reap",

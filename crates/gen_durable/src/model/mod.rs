@@ -16,6 +16,7 @@ pub(crate) mod history;
 pub(crate) mod instance;
 pub(crate) mod json;
 pub(crate) mod lane;
+pub(crate) mod limit;
 pub(crate) mod migration;
 pub(crate) mod projection;
 pub(crate) mod queue;

@@ -1,11 +1,13 @@
 //! The result of a step, as the committer writes it.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::{event::NewEvent, history::HistoryRecord, signal::SignalRow};
-use crate::{id::Status, new_instance::New};
+use crate::{id::Status, limit::TakenLimits, new_instance::New};
 
 /// Identifies one claim of one step. Every write of the claiming worker compares these three
 /// numbers with the instance's row.
@@ -55,6 +57,9 @@ pub(crate) struct StepResult {
     /// this step result promotes the successor too.
     #[serde(skip)]
     pub(crate) takes: bool,
+    /// The limits that the claim of this step result counts in.
+    #[serde(skip)]
+    pub(crate) limit_group: Option<Arc<str>>,
     /// The effects that commit together with the step result.
     #[serde(flatten)]
     pub(crate) effects: Option<Box<Effects>>,
@@ -79,9 +84,17 @@ impl StepResult {
             delay_seconds: 0.0,
             keyed: false,
             takes: false,
+            limit_group: None,
             effects: None,
             history: None,
         }
+    }
+
+    /// Returns whether no other step may take the place of this step while it runs: the instance
+    /// has a lane, a partition key or limits. A cancelled instance keeps them until its step has
+    /// ended.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.keyed || self.limit_group.is_some()
     }
 
     /// Sets the effects. A child that settles always notifies its parent, whether it is done,
@@ -143,6 +156,9 @@ pub(crate) struct Effects {
     /// row too.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
+    /// The limits of the step that the instance enters, if that step or the ended step takes any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limits: Option<TakenLimits>,
 }
 
 impl Effects {
@@ -181,6 +197,7 @@ impl Effects {
             && self.signals.is_empty()
             && self.events.is_empty()
             && self.parent.is_none()
+            && self.limits.is_none()
     }
 }
 

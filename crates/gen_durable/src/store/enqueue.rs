@@ -25,7 +25,7 @@ sql!(prepared INSERT, "enqueue.sql", [
 
 sql!(prepared ARRIVALS, "enqueue_arrivals.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY,
-    FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL_ARRAY
+    FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL_ARRAY, TEXT_ARRAY, INT8_ARRAY
 ]);
 
 sql!(KEYED, "enqueue_all.sql", [TEXT]);
@@ -61,6 +61,8 @@ struct NewInstanceColumns<'a> {
     partitions: Vec<Option<&'a str>>,
     lanes: Vec<Option<&'a str>>,
     lane_blocks: Vec<bool>,
+    limit_groups: Vec<Option<&'a str>>,
+    limit_weights: Vec<Option<i64>>,
 }
 
 impl<'a> NewInstanceColumns<'a> {
@@ -82,7 +84,9 @@ impl<'a> NewInstanceColumns<'a> {
             traceparents: unless_all(None, news.clone().map(|n| n.traceparent.as_deref())),
             partitions: unless_all(None, news.clone().map(|n| n.partition.as_deref())),
             lanes: unless_all(None, news.clone().map(|n| n.lane.as_deref())),
-            lane_blocks: unless_all(false, news.map(|n| n.lane_blocks)),
+            lane_blocks: unless_all(false, news.clone().map(|n| n.lane_blocks)),
+            limit_groups: unless_all(None, news.clone().map(|n| n.limit_group.as_deref())),
+            limit_weights: unless_all(None, news.map(|n| n.limit_weight)),
         }
     }
 
@@ -101,13 +105,15 @@ impl<'a> NewInstanceColumns<'a> {
             &self.delays,
             &self.traceparents,
         ];
-        if self.partitions.is_empty() && self.lanes.is_empty() {
+        if self.partitions.is_empty() && self.lanes.is_empty() && self.limit_groups.is_empty() {
             return (&INSERT, params);
         }
         params.extend([
             &self.partitions as Param<'_>,
             &self.lanes,
             &self.lane_blocks,
+            &self.limit_groups,
+            &self.limit_weights,
         ]);
         (&ARRIVALS, params)
     }

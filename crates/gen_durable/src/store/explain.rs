@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{
     connection::Connection,
     fault::Fault,
-    inspect,
+    inspect, limit,
     row::{named, parsed},
     sql,
 };
@@ -231,8 +231,8 @@ fn explain_at<'a>(
     })
 }
 
-/// Adds the signals in the inbox of the instance to `AwaitingSignal`, and the names of its pending
-/// children to `AwaitingChildren`.
+/// Adds the signals in the inbox of the instance to `AwaitingSignal`, the names of its pending
+/// children to `AwaitingChildren`, and the use of its limits to `AwaitingLimit`.
 async fn add_details(
     connection: &Connection,
     row: &Instance,
@@ -245,6 +245,9 @@ async fn add_details(
             }
             Blocker::AwaitingChildren { children, .. } => {
                 *children = pending(connection, row).await?
+            }
+            Blocker::AwaitingLimit { limits, .. } => {
+                *limits = limit::use_of(connection, row.id).await?
             }
             _ => {}
         }
@@ -288,6 +291,7 @@ fn blockers(
                 children: Vec::new(),
             }]
         }
+        Status::AwaitingLimit => awaiting_limit(row, facts),
         Status::Queued => queued(row, facts, precedence, before),
         Status::Stuck => vec![Blocker::Stuck {
             error: row.last_error.clone(),
@@ -317,6 +321,18 @@ fn blockers(
             std::iter::once(settled).chain(runs).chain(blocks).collect()
         }
     }
+}
+
+/// Returns the blockers of an instance that waits for a limit: the limit, and conditions that would
+/// keep a runnable instance from running.
+fn awaiting_limit(row: &Instance, facts: Facts) -> Vec<Blocker> {
+    let waits = Blocker::AwaitingLimit {
+        since: row.updated_at,
+        limits: Vec::new(),
+    };
+    let others = runnable(row, facts).into_iter();
+    let others = others.filter(|other| !matches!(other, Blocker::BehindOthers { .. }));
+    std::iter::once(waits).chain(others).collect()
 }
 
 /// Returns the blockers of an instance that waits in a lane. While workers are alive, the next pick

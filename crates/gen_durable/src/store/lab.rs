@@ -8,6 +8,7 @@ use super::{connection::Connection, fault::Fault, row::only, sql};
 sql!(CLOCK_SET, "lab_clock_set.sql", [TIMESTAMPTZ]);
 sql!(CLOCK_READ, "lab_clock_read.sql", []);
 sql!(NEXT_DUE, "lab_next_due.sql", [TIMESTAMPTZ, TEXT_ARRAY]);
+sql!(HELD_GROUPS, "lab_held_groups.sql", []);
 
 const SETUP: &str = include_str!("sql/lab_setup.sql");
 const ROLES: &str = include_str!("sql/lab_roles.sql");
@@ -65,4 +66,10 @@ pub(crate) async fn next_due(
 ) -> Result<Option<Timestamp>, Fault> {
     let rows = connection.query(&NEXT_DUE, &[&until, &schedules]).await?;
     rows.first().map_or(Ok(None), only)
+}
+
+/// Returns the groups of instances that wait for the end of a claim in their limits.
+pub(crate) async fn held_groups(connection: &Connection) -> Result<Vec<String>, Fault> {
+    let rows = connection.query(&HELD_GROUPS, &[]).await?;
+    rows.iter().map(only).collect()
 }

@@ -121,6 +121,8 @@ pub(crate) struct Reaped {
     /// they ran it.
     pub(crate) is_stuck: bool,
     pub(crate) last_error: Option<String>,
+    /// The limits that the claim counted in.
+    pub(crate) limit_group: Option<String>,
 }
 
 /// Takes up to `limit` claimed instances from an expired worker, unless that worker has renewed its
@@ -248,5 +250,6 @@ fn reaped(row: &Row) -> Result<Reaped, Fault> {
         attempt: named(row, "attempt")?,
         is_stuck: named(row, "is_stuck")?,
         last_error: named(row, "last_error")?,
+        limit_group: named(row, "limit_group")?,
     })
 }

@@ -37,6 +37,7 @@ pub(crate) mod keyed;
 pub(crate) mod lab;
 pub(crate) mod lane;
 pub(crate) mod lease;
+pub(crate) mod limit;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod pick;

@@ -1,7 +1,7 @@
 //! Statements of the picker: they claim runnable instances, release claims of steps that have not
 //! begun, and find the priorities in use.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -16,7 +16,7 @@ use super::{
 
 sql!(prepared PICK, "pick.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4,
-    BOOL, BOOL
+    BOOL, BOOL, TEXT_ARRAY
 ]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
 sql!(
@@ -44,7 +44,7 @@ columns!(
         id, machine, machine_version, step, data, state, attempt, claim_epoch, step_seq,
         step_entry_seq, queue, priority, eligible_at, tenant, traceparent, keyed, crash_count,
         next_due, paused, awaits, inbox, children, parent_id, predecessor_id, marks, failures,
-        token, fleet,
+        token, fleet, limit_group, waited,
     }
 );
 
@@ -81,6 +81,8 @@ pub(crate) struct Wanted {
     pub(crate) range_from_id: Vec<i64>,
     /// How many suspects the pick may claim in addition: none while this worker holds a suspect.
     pub(crate) suspects: i32,
+    /// The limits in which this worker has ended claims since its last pick.
+    pub(crate) freed: Vec<String>,
 }
 
 impl Wanted {
@@ -114,6 +116,12 @@ pub(crate) struct Picked {
     pub(crate) next_due: Option<Timestamp>,
     /// The queues of the request that an operator has paused.
     pub(crate) paused: Vec<String>,
+    /// True if the pick has not claimed as many instances as it has read, because of their limits:
+    /// there may be more that are due.
+    pub(crate) left_some: bool,
+    /// True if the pick did not get the locks of limits. It left the instances that take them where
+    /// they were, so the next pick reads the same ranges.
+    pub(crate) left_limited: bool,
     /// The group of this worker, if the pick counted it.
     pub(crate) group: Option<Group>,
 }
@@ -162,6 +170,7 @@ pub(crate) async fn claim(
                 &wanted.suspects,
                 &count.is_some(),
                 &count.is_some_and(|count| count.found_work),
+                &wanted.freed,
             ],
         )
         .await?;
@@ -172,8 +181,12 @@ pub(crate) async fn claim(
     };
     let at = ClaimedColumns::of(&answer)?;
     let now: Timestamp = column(last, at.eligible_at)?;
-    let mut rows = rows
+    // A row without an id before the last one: the pick has not read all instances that are due.
+    let (rows, left): (Vec<&Row>, Vec<&Row>) = rows
         .iter()
+        .partition(|row| matches!(column::<Option<i64>>(*row, at.id), Ok(Some(_))));
+    let mut rows = rows
+        .into_iter()
         .map(|row| claimed(row, at, now))
         .collect::<Result<Vec<_>, _>>()?;
     // Sorts the claimed instances, because the UPDATE returns them in no particular order.
@@ -183,6 +196,10 @@ pub(crate) async fn claim(
         now,
         next_due: column(last, at.next_due)?,
         paused: column::<Option<_>>(last, at.paused)?.unwrap_or_default(),
+        left_some: !left.is_empty(),
+        left_limited: left
+            .iter()
+            .any(|row| matches!(column(*row, at.keyed), Ok(true))),
         group: column::<Option<Vec<i32>>>(last, at.fleet)?.and_then(|count| group(&count)),
     })
 }
@@ -304,6 +321,8 @@ pub(super) fn claimed(row: &Row, at: ClaimedColumns, now: Timestamp) -> Result<C
         parent_id: column(row, at.parent_id)?,
         failures: number(column(row, at.failures)?),
         fencing_token: column(row, at.token)?,
+        limit_group: column::<Option<&str>>(row, at.limit_group)?.map(Arc::from),
+        waited: column(row, at.waited)?,
         now,
     })
 }

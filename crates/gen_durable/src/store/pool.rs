@@ -60,12 +60,12 @@ pub(crate) struct Connections {
     /// through this pool; see `store/events.rs`.
     pub(crate) log: LogWakes,
     /// Limits and hooks that an engine may set for all clients of the pool.
-    pub(crate) limits: Mutex<Limits>,
+    pub(crate) limits: Mutex<CallLimits>,
 }
 
 /// The limits and hooks that apply to every client of a pool.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct CallLimits {
     pub(crate) payload_bytes_max: usize,
     pub(crate) traceparent: Option<fn() -> Option<String>>,
 }
@@ -96,7 +96,7 @@ impl Connections {
             wakes: Mutex::default(),
             gathers: Gathers::default(),
             log: LogWakes::default(),
-            limits: Mutex::new(Limits {
+            limits: Mutex::new(CallLimits {
                 payload_bytes_max: 1024 * 1024,
                 traceparent: None,
             }),
@@ -245,13 +245,13 @@ impl Connections {
             .collect()
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> CallLimits {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_limits(
         &self,
-        limits: Limits,
+        limits: CallLimits,
         transactions: usize,
         statement_timeout: Duration,
     ) {

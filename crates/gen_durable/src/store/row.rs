@@ -2,7 +2,7 @@
 
 pub(crate) use crate::model::step_result::Claim;
 
-use std::{fmt::Display, str::FromStr};
+use std::{fmt::Display, str::FromStr, sync::Arc};
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::FromSql};
@@ -30,9 +30,7 @@ pub(crate) struct Claimed {
     pub(crate) eligible_at: Timestamp,
     pub(crate) tenant: String,
     pub(crate) traceparent: Option<String>,
-    /// True if the instance has a partition key or is in a lane. Lanes and partition keys promise
-    /// that no two steps run at the same time, so the worker stops the step of such an instance
-    /// when the worker's lease expires.
+    /// True if the instance has a partition key or is in a lane.
     pub(crate) keyed: bool,
     pub(crate) crash_count: i16,
     /// The names of the signals that the instance waited for before its current step.
@@ -45,6 +43,10 @@ pub(crate) struct Claimed {
     /// The fencing token of the claim. The token is larger than the token of every earlier claim of
     /// this instance, of its lane or of its partition key.
     pub(crate) fencing_token: i64,
+    /// The limits that the claim counts in.
+    pub(crate) limit_group: Option<Arc<str>>,
+    /// True if the instance had waited for its limits: it was not in the index of the pickers.
+    pub(crate) waited: bool,
     /// The time of the database when the worker claimed the instance, or when the database
     /// acknowledged the last commit of the instance.
     pub(crate) now: Timestamp,
@@ -59,6 +61,12 @@ impl Claimed {
             .map(String::len)
             .sum::<usize>();
         self.state.len() + more
+    }
+
+    /// Returns whether no other step may take the place of the instance's step while it runs. The
+    /// worker stops such a step when the worker's lease expires.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.keyed || self.limit_group.is_some()
     }
 
     /// Returns `attempt` and `failures`, the counts that a `Failure` of this run contains.

@@ -129,9 +129,9 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .call(move |connection| async move {
                 let written =
                     commit::write(&connection, &results, None, commit::BATCH_LOCK_TIMEOUT).await?;
-                let lost = results
-                    .iter()
-                    .filter(|result| result.keyed && !written.found.contains_key(&result.claim.id));
+                let lost = results.iter().filter(|result| {
+                    result.is_exclusive() && !written.found.contains_key(&result.claim.id)
+                });
                 let lost: Vec<Claim> = lost.map(|result| result.claim).collect();
                 if !lost.is_empty() {
                     lease::release(&connection, &lost).await?;

@@ -4,8 +4,12 @@ use super::Lab;
 use crate::{
     calendar::{Cycle, Occurrence},
     engine::timer_loop,
+    limit::Limit,
     new_instance::IntoNewInstance,
-    store::timer::{self, Range},
+    store::{
+        limit,
+        timer::{self, Range},
+    },
 };
 
 impl<App: Send + Sync + 'static> Lab<App> {
@@ -28,10 +32,27 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
-    pub(super) async fn register_schedules(&self) {
-        let schedules = self.schedules.clone();
-        let register =
-            || self.call(move |connection| async move { schedules.register(&connection).await });
+    /// Registers a limit, as [`EngineBuilder::limit`](crate::engine::EngineBuilder::limit) does.
+    /// Rates follow the clock of the lab.
+    ///
+    /// # Panics
+    /// The bounds of the limit are invalid.
+    #[allow(clippy::expect_used)]
+    pub fn limit(mut self, limit: Limit) -> Self {
+        limit.check().expect("the limit could not be registered");
+        self.limits.push(limit);
+        self.registered = tokio::sync::OnceCell::new();
+        self
+    }
+
+    pub(super) async fn register_schedules_and_limits(&self) {
+        let (schedules, limits) = (self.schedules.clone(), self.limits.clone());
+        let register = || {
+            self.call(move |connection| async move {
+                limit::declare(&connection, &limits).await?;
+                schedules.register(&connection).await
+            })
+        };
         self.registered.get_or_init(register).await;
     }
 

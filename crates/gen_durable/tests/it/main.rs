@@ -10,6 +10,7 @@ mod engine;
 mod faults;
 mod isolation;
 mod lanes;
+mod limits;
 mod log;
 mod support;
 mod time;

@@ -60,13 +60,14 @@ pub(super) async fn resolve_outcome(
                 // The next step begins only if this worker still has the claim. If the worker has
                 // lost the claim, another transaction may have cancelled the instance since the
                 // commit.
-                if ended.result.keyed
+                if ended.result.is_exclusive()
                     && ended
                         .ahead
                         .as_ref()
                         .is_some_and(|row| !inputs.contains_key(&row.id))
                 {
-                    core.releases.push(ended.result.claim);
+                    core.releases
+                        .push(ended.result.claim, ended.result.limit_group.clone());
                 }
                 let ahead = ended.ahead.filter(|row| inputs.contains_key(&row.id));
                 known.push(FinishedStep { ahead, ..ended });

@@ -1,5 +1,5 @@
 //! The collector of upkeep: deletes settled instances, timers and consumed signals past their
-//! retention.
+//! retention, and the rows of rates that are full again.
 
 use jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use crate::{
     store::{
         collect::{self, collect},
         connection::Connection,
-        timer,
+        limit, timer,
     },
 };
 
@@ -21,11 +21,14 @@ const COLLECT_BATCH_AT_REST: i32 = 20;
 /// these instances again after this many times `collect_every`.
 const COLLECT_PASS_PAUSE: u32 = 10;
 
-/// The times up to which the collector has deleted timers and consumed signals.
+/// The times up to which the collector has deleted timers and consumed signals, and the rate up to
+/// which it has deleted rates that are full.
 #[derive(Debug)]
 pub(super) struct Collector {
     timers_to: Timestamp,
     signals_to: Timestamp,
+    /// The name and key of the rate after which the collector reads next.
+    rates_to: (String, String),
 }
 
 impl Default for Collector {
@@ -33,6 +36,7 @@ impl Default for Collector {
         Collector {
             timers_to: Timestamp::UNIX_EPOCH,
             signals_to: Timestamp::UNIX_EPOCH,
+            rates_to: Default::default(),
         }
     }
 }
@@ -48,7 +52,8 @@ impl Collector {
         let instances = collect_instances(core, connection, limit).await;
         let timers = collect_timers(core, connection, limit, &mut self.timers_to).await;
         let signals = collect_signals(core, connection, limit, &mut self.signals_to).await;
-        let more = instances || timers || signals;
+        let rates = core.has_limits() && collect_rates(connection, limit, &mut self.rates_to).await;
+        let more = instances || timers || signals || rates;
         if more {
             core.record_work();
         }
@@ -135,6 +140,21 @@ async fn collect_signals(
                 error = fault.message(),
                 "could not collect consumed signals"
             );
+            false
+        }
+    }
+}
+
+/// Deletes rows of rates that are full again. Returns whether there may be more of them.
+async fn collect_rates(connection: &Connection, limit: i32, from: &mut (String, String)) -> bool {
+    match limit::collect(connection, from, limit).await {
+        Ok((deleted, next)) => {
+            let more = deleted > 0 && next.is_some();
+            *from = next.unwrap_or_default();
+            more
+        }
+        Err(fault) => {
+            tracing::debug!(error = fault.message(), "could not collect rates");
             false
         }
     }

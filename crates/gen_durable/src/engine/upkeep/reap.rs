@@ -61,6 +61,7 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
                 count,
                 "reaped {count} rows of expired worker {worker}"
             );
+            core.free_limits(reaped.iter().filter_map(|row| row.limit_group.clone()));
             core.wake.wake();
         }
         for row in reaped.into_iter().filter(|row| row.is_stuck) {

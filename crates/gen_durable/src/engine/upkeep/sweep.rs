@@ -99,11 +99,14 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
         // The picker has missed the row that this sweep has claimed. It may have missed many
         // others, for example of a large transaction that committed late, so the hint moves the
         // picker's watermark back to this row.
-        core.wake.hint(Hint {
-            queue: row.queue.clone(),
-            priority: row.priority,
-            from: row.eligible_at,
-        });
+        // An instance that waited for a limit was not in the picker's index.
+        if !row.waited {
+            core.wake.hint(Hint {
+                queue: row.queue.clone(),
+                priority: row.priority,
+                from: row.eligible_at,
+            });
+        }
         let queue = row.queue.clone();
         hand_out(core, &queue, vec![HeldInstance::new(row)]);
     }

@@ -9,7 +9,8 @@ grant insert, update, delete on gen_durable.instances, gen_durable.workers, gen_
     gen_durable.lanes, gen_durable.partition_cursors, gen_durable.placement_lock, gen_durable.placement_watermarks, gen_durable.history, gen_durable.timers, gen_durable.schedules to "the_runtime";
 grant insert, update, delete on gen_durable.events, gen_durable.event_heads, gen_durable.event_scans, gen_durable.projections,
     gen_durable.projection_runs, gen_durable.projection_failures, gen_durable.projection_run_failures,
-    gen_durable.log_walks, gen_durable.audit, gen_durable.bulk_actions,
+    gen_durable.log_walks, gen_durable.audit, gen_durable.bulk_actions, gen_durable.limits, gen_durable.limit_keys,
+    gen_durable.limit_locks, gen_durable.limit_tokens, gen_durable.limit_holds, gen_durable.limit_backlog,
     gen_durable.rollups, gen_durable.rollup_writers, gen_durable.rollup_lock to "the_runtime";
 grant usage, select on all sequences in schema gen_durable to "the_runtime";
 grant execute on all functions in schema gen_durable to "the_runtime", "the_reader";

@@ -16,7 +16,7 @@ select i.id, head.id as head,
         limit 10001) behind) else 0 end as behind,
     (select t.id from gen_durable.instances t
      where t.tenant = i.tenant and t.partition_key = i.partition_key and not t.partition_waiting
-       and (t.status in ('runnable', 'executing') or t.locked_by is not null)) as holder
+       and (t.status in ('runnable', 'executing', 'awaiting_limit') or t.locked_by is not null)) as holder
 from gen_durable.instances i
 left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
 left join lateral (

@@ -24,7 +24,7 @@ with recursive waiting(tenant, key, place) as (
 holders as materialized (
     select i.tenant, i.partition_key as key
     from gen_durable.instances i
-    where i.partition_key is not null and not i.partition_waiting and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+    where i.partition_key is not null and not i.partition_waiting and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)
       and (i.tenant, i.partition_key) > ($3, $4)
       and ($1::text is null or i.tenant = $1) and ($2::text is null or i.partition_key = $2)
     order by i.tenant, i.partition_key
@@ -40,6 +40,6 @@ select page.tenant, page.key,
         limit 10001) waits) as waiting,
     (select i.id from gen_durable.instances i
      where i.tenant = page.tenant and i.partition_key = page.key and not i.partition_waiting
-       and (i.status in ('runnable', 'executing') or i.locked_by is not null)) as holder
+       and (i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)) as holder
 from page
 order by page.tenant, page.key

@@ -1,4 +1,4 @@
--- called by: store::inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_partition_waiting, instances_arrival_no
+-- called by: store::inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_partition_waiting, instances_arrival_no, limit_backlog_pkey
 -- locks: nothing
 -- Returns the queues with the numbers of their instances. The statement reads suspects from their
 -- own index, so that the list includes a queue that has only suspects. It counts instances that
@@ -44,6 +44,7 @@ named as (
     select queue as name from used union select name from gen_durable.queues union select queue from executing
     union select queue from suspects
     union select queue from waiting
+    union select queue from gen_durable.limit_backlog
 )
 select named.name,
     (select q.paused_at from gen_durable.queues q where q.name = named.name) as paused_at,

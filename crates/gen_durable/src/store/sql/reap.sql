@@ -42,7 +42,8 @@ reaped as (
         updated_at = gen_durable.clock()
     from held blame
     where i.id = blame.id
-    returning i.id, i.machine, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts
+    returning i.id, i.machine, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts,
+        i.limit_group
 ),
 -- Inserts history rows for the crashes that count, after the statement has updated all instances.
 recorded as materialized (
@@ -50,5 +51,5 @@ recorded as materialized (
     from (select array_agg(reaped.id) as ids from reaped where reaped.counts) together
     where together.ids is not null
 )
-select reaped.id, reaped.machine, reaped.step, reaped.attempt, reaped.is_stuck, reaped.last_error
+select reaped.id, reaped.machine, reaped.step, reaped.attempt, reaped.is_stuck, reaped.last_error, reaped.limit_group
 from reaped where (select count(*) from recorded) >= 0

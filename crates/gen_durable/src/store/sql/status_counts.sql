@@ -1,4 +1,4 @@
--- called by: store::pulse::status_counts     index: instances_pick, _suspects, _waiting, _held, _aside
+-- called by: store::pulse::status_counts     index: instances_pick, _suspects, _waiting, _held, _limit_waiting, _aside
 -- locks: nothing
 -- Counts instances by machine, step and status, at most $1 of each status. Does not count done
 -- instances. The ORDER BY clauses make the planner use the indexes of this statement's header.
@@ -18,6 +18,10 @@ from (
     union all
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status = 'executing' order by i.locked_by limit $1)
+    union all
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'awaiting_limit'
+     order by i.limit_group, i.queue, i.priority, i.eligible_at, i.id limit $1)
     union all
     (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')

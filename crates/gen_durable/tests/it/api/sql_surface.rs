@@ -30,6 +30,41 @@ fn guide(schema: &str) -> Vec<String> {
     statements
 }
 
+/// Runs the statements of the guide about limits.
+async fn limits_change_as_the_guide_says(
+    client: &tokio_postgres::Client,
+    schema: &str,
+    statements: &[String],
+) {
+    let [changes @ .., close, take, adjust] = statements else {
+        panic!("the guide has other statements: {statements:#?}");
+    };
+    let is_done = async |statement: &str| {
+        let row = client.query_one(statement, &[]).await.unwrap();
+        row.get::<_, bool>(0)
+    };
+    for change in changes {
+        assert!(!is_done(change).await, "no limit is declared: {change}");
+    }
+    let declare = format!(
+        "select {schema}._declare_limits('[{{\"name\": \"api\", \"rate\": 10, \"period\": 1, \"burst\": 5}}]')"
+    );
+    client.query_one(&declare, &[]).await.unwrap();
+    for change in changes {
+        assert!(is_done(change).await, "{change}");
+    }
+    let wait = async || {
+        let row = client.query_one(take, &[]).await.unwrap();
+        row.get::<_, f64>(0)
+    };
+    // The clock of the lab stands still: the burst of 5 is taken, and then 2 are given back.
+    assert_eq!((wait().await, wait().await), (0.0, 0.5));
+    assert!(is_done(adjust).await);
+    assert!((wait().await - 0.3).abs() < 1e-9);
+    assert!(is_done(close).await);
+    assert_eq!(wait().await, 30.0);
+}
+
 #[tokio::test]
 async fn the_statements_of_the_sql_guide_run_and_do_what_the_guide_says() {
     let lab = Lab::new(()).await;
@@ -52,6 +87,7 @@ async fn the_statements_of_the_sql_guide_run_and_do_what_the_guide_says() {
         run,
         schedules,
         runs,
+        limits @ ..,
         result,
         select_row,
         function,
@@ -167,6 +203,7 @@ async fn the_statements_of_the_sql_guide_run_and_do_what_the_guide_says() {
     );
     assert_eq!(client.query(schedules, &[]).await.unwrap().len(), 1);
     assert_eq!(client.query(runs, &[]).await.unwrap().len(), 2);
+    limits_change_as_the_guide_says(&client, &schema, limits).await;
     assert_eq!(text_of(by_id).await, "delivered");
     assert_eq!(text_of(by_key).await, "delivered");
     assert_eq!(text_of(by_key).await, "duplicate");

@@ -22,7 +22,7 @@ const REAL_CLOCK: [&str; 40] = [
     "schema/functions/_fleet.sql",            // compares leases
     "schema/functions/clock.sql",             // defines clock()
     "schema/functions/_claim_successors.sql", // writes when the lease of a claim ends
-    "schema/functions/_pick_suspect.sql",     // writes when the lease of a claim ends
+    "schema/functions/_claim.sql",            // writes when the lease of a claim ends
     "schema/functions/_pick.sql",             // writes when the lease of a claim ends
     "schema/functions/_project_close.sql",    // writes how long a worker owns a scope
     "schema/functions/_project_open.sql",     // checks whether a worker owns a scope
@@ -289,6 +289,7 @@ fn planner_markers_are_known(files: &[File]) -> Vec<String> {
         "-- planner: pinned, generic",
         "-- planner: pinned, nested loops",
         "-- planner: pinned, nested loops, generic",
+        "-- planner: pinned, hash joins",
     ];
     let functions = files.iter().filter(|file| file.is_schema_function());
     let mut wrong = Vec::new();

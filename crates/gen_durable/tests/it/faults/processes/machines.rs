@@ -27,6 +27,7 @@ pub(crate) struct WorkerApp {
     /// The connection on which steps record their runs in the database, if the plan asks for these
     /// records.
     pub(crate) run_log: Option<super::audit::RunLog>,
+    pub(crate) limit_log: super::limits::LimitLog,
 }
 
 impl WorkerApp {

@@ -22,6 +22,7 @@ mod family;
 mod fence;
 mod fleet;
 mod kill;
+mod limits;
 mod outage;
 #[cfg(target_os = "linux")]
 mod skewed;

@@ -75,6 +75,7 @@ impl Place {
             threads: 2,
             pause_ms: 0,
             run_log: false,
+            limits: false,
         }
     }
 

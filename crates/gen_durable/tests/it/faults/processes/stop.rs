@@ -183,6 +183,7 @@ async fn run(
 ) -> (JoinHandle<Result<(), Error>>, oneshot::Sender<()>) {
     let app = WorkerApp {
         run_log: None,
+        limit_log: super::limits::LimitLog::new(&place.url, &place.schema),
         dir: place.dir.clone(),
         pause: Duration::ZERO,
         slots: 8,

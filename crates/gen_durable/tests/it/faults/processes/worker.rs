@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     audit::{KeyedJob, RunLog},
     family::{Member, Parent},
+    limits::{self, LimitLog, LimitedJob},
     machines::{Blocking, DrainAware, Five, Gated, Killer, WorkerApp},
     place::until,
 };
@@ -37,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) pause_ms: u64,
     /// Whether the steps of the worker record their runs in the database.
     pub(crate) run_log: bool,
+    /// Whether the worker declares limits and runs the jobs that take them.
+    pub(crate) limits: bool,
 }
 
 impl Plan {
@@ -242,6 +245,7 @@ async fn run(plan: Plan) {
     };
     let app = WorkerApp {
         run_log,
+        limit_log: LimitLog::new(&plan.url, &plan.schema),
         dir: plan.dir,
         pause: milliseconds(plan.pause_ms),
         slots: plan.slots,
@@ -254,7 +258,7 @@ async fn run(plan: Plan) {
         drain_timeout: milliseconds(plan.drain_ms),
         ..Settings::default()
     };
-    let engine = Engine::builder(pool, app)
+    let mut builder = Engine::builder(pool, app)
         .register::<Gated>()
         .register::<Five>()
         .register::<Killer>()
@@ -264,9 +268,14 @@ async fn run(plan: Plan) {
         .register::<Member>()
         .register::<KeyedJob>()
         .queue(Queue::DEFAULT, plan.slots)
-        .settings(settings)
-        .build()
-        .unwrap();
+        .settings(settings);
+    if plan.limits {
+        builder = builder.register::<LimitedJob>();
+        for limit in limits::limits() {
+            builder = builder.limit(limit);
+        }
+    }
+    let engine = builder.build().unwrap();
     let shutdown = async move {
         terminated.recv().await;
     };

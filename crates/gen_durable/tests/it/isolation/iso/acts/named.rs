@@ -30,6 +30,7 @@ impl Act {
                     "1",
                     "false",
                     "false",
+                    "array[]::text[]",
                 ];
                 (
                     fill(PICK, &values),
