@@ -368,7 +368,7 @@ fn state(limit: &LimitInfo) -> String {
 }
 
 fn bound(bound: Option<i32>) -> String {
-    bound.map_or_else(String::new, |bound| thousands(bound))
+    bound.map_or_else(String::new, thousands)
 }
 
 fn counted(count: i64) -> String {
