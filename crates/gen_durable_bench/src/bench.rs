@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use gen_durable::{Client, Engine, Machine, Pool};
+use gen_durable::{Client, Engine, Limit, Machine, Pool};
 use gen_durable_postgres::{Cluster, Options};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::NoTls;
@@ -17,7 +17,10 @@ use crate::{
     Common,
     cpu::Cpu,
     fleet::Server,
-    jobs::{Alarm, FanOut, InLane, InPartition, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
+    jobs::{
+        Alarm, FanOut, Holding, InLane, InLimit, InPartition, Listener, Noop, Ping, Probe,
+        WALK_STEPS, Walk,
+    },
     slow::{self, SlowLog},
 };
 
@@ -372,7 +375,17 @@ impl Bench {
 
     /// Starts an engine with default settings and its own connection pool in this process.
     pub(crate) async fn start_engine(&self, schema: &str, probe: &Arc<Probe>) -> Result<Running> {
-        self.start_engine_on(self.pool(schema).await?, probe)
+        self.start_engine_on(self.pool(schema).await?, probe, None)
+    }
+
+    /// Starts an engine like `start_engine`, which declares this limit.
+    pub(crate) async fn start_limited(
+        &self,
+        schema: &str,
+        probe: &Arc<Probe>,
+        limit: Option<Limit>,
+    ) -> Result<Running> {
+        self.start_engine_on(self.pool(schema).await?, probe, limit)
     }
 
     /// Starts an engine in this process. If the bench has started the Postgres server, the server
@@ -391,10 +404,15 @@ impl Bench {
         url.push_str("options=");
         url.push_str(&slow::options().replace(' ', "%20").replace('=', "%3D"));
         let pool = Pool::connect_to(&url, schema).await?;
-        Ok((self.start_engine_on(pool, probe)?, Some(log)))
+        Ok((self.start_engine_on(pool, probe, None)?, Some(log)))
     }
 
-    fn start_engine_on(&self, pool: Pool, probe: &Arc<Probe>) -> Result<Running> {
+    fn start_engine_on(
+        &self,
+        pool: Pool,
+        probe: &Arc<Probe>,
+        limit: Option<Limit>,
+    ) -> Result<Running> {
         let engine = Engine::builder(pool, probe.clone())
             .register::<Noop>()
             .register::<Walk<false>>()
@@ -404,8 +422,13 @@ impl Bench {
             .register::<FanOut>()
             .register::<InLane>()
             .register::<InPartition>()
-            .register::<Alarm>()
-            .build()?;
+            .register::<InLimit>()
+            .register::<Holding>()
+            .register::<Alarm>();
+        let engine = limit
+            .into_iter()
+            .fold(engine, |engine, limit| engine.limit(limit));
+        let engine = engine.build()?;
         let (client, health) = (engine.client(), engine.health());
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(engine.run(async move { drop(stopped.await) }));

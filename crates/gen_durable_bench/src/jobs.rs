@@ -10,8 +10,11 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Job, Lane, Machine, Outcome, Signal, StepError, done, machine::HistoryPolicy, next,
-    schedule::Timestamp, spawn, wait_for,
+    Context, Job, Lane, Machine, Outcome, Signal, StepError, done,
+    machine::{HistoryPolicy, Limits},
+    next,
+    schedule::Timestamp,
+    spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -278,6 +281,52 @@ impl Job for InPartition {
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         cx.app().ran();
+        Ok(())
+    }
+}
+
+/// The name of the limit of the workload `limits`.
+pub(crate) const LIMIT: &str = "bench";
+/// How long a step of [`Holding`] lasts.
+const HELD_FOR: Duration = Duration::from_millis(20);
+
+/// A job that takes a limit with its key, or none without a key. Its step does nothing.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct InLimit {
+    pub(crate) key: Option<u64>,
+}
+
+impl Job for InLimit {
+    const NAME: &'static str = "in_limit";
+    type App = Arc<Probe>;
+    type Output = ();
+    fn limits(&self) -> Limits {
+        match self.key {
+            Some(key) => Limits::of(LIMIT).key(key),
+            None => Limits::none(),
+        }
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app().ran();
+        Ok(())
+    }
+}
+
+/// A job that holds its slot for a time. The probe does not count its steps.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Holding {
+    pub(crate) key: u64,
+}
+
+impl Job for Holding {
+    const NAME: &'static str = "holding";
+    type App = Arc<Probe>;
+    type Output = ();
+    fn limits(&self) -> Limits {
+        Limits::of(LIMIT).key(self.key)
+    }
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        tokio::time::sleep(HELD_FOR).await;
         Ok(())
     }
 }

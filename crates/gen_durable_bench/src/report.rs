@@ -21,6 +21,9 @@ pub(crate) struct Measured {
     pub(crate) ratio: f64,
     /// A description of the plain SQL that the floor of the workload runs.
     pub(crate) floor_kind: &'static str,
+    /// The measured values that have a goal. The report has them at its top level too.
+    #[serde(skip)]
+    headline: BTreeMap<&'static str, Value>,
     /// Further measured values of this workload, by name.
     #[serde(flatten)]
     pub(crate) more: BTreeMap<&'static str, Value>,
@@ -50,6 +53,7 @@ impl Measured {
             floor,
             ratio,
             floor_kind,
+            headline: BTreeMap::new(),
             more: BTreeMap::new(),
         }
     }
@@ -58,6 +62,14 @@ impl Measured {
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Measured {
         self.more.insert(name, value.into());
         self
+    }
+
+    /// Adds a measured value of the workload that has a goal. The report has it at its top level
+    /// too.
+    pub(crate) fn with_headline(mut self, name: &'static str, value: impl Into<Value>) -> Measured {
+        let value = value.into();
+        self.headline.insert(name, value.clone());
+        self.with(name, value)
     }
 }
 
@@ -69,11 +81,18 @@ pub(crate) struct Report {
     scale: f64,
     cores: usize,
     postgres: String,
+    /// The measured values that have a goal, of all workloads.
+    #[serde(flatten)]
+    headlines: BTreeMap<&'static str, Value>,
     results: Vec<Measured>,
 }
 
 impl Report {
     pub(crate) fn new(args: &Args, postgres: String, results: Vec<Measured>) -> Report {
+        let headlines = results
+            .iter()
+            .flat_map(|measured| measured.headline.clone());
+        let headlines = headlines.collect();
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         Report {
             long: args.long,
@@ -81,6 +100,7 @@ impl Report {
             scale: args.common.scale,
             cores,
             postgres,
+            headlines,
             results,
         }
     }

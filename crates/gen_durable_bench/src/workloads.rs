@@ -9,6 +9,7 @@ mod growth;
 mod insert;
 mod insert_many;
 mod lanes;
+mod limits;
 mod partitions;
 mod pickup;
 pub(crate) mod projections;
@@ -57,11 +58,14 @@ pub enum Workload {
     Timers,
     /// The event log and a projection: appends, catching up, lag, and a rebuild while events arrive
     Projections,
+    /// Jobs with a limit that does not bind, compared with no limit; keys beside a saturated key;
+    /// and whether more steps run than a limit allows
+    Limits,
 }
 
 impl Workload {
     /// All workloads, in the order in which the bench measures them.
-    pub const ALL: [Workload; 14] = [
+    pub const ALL: [Workload; 15] = [
         Workload::Drain,
         Workload::Chain,
         Workload::ChainHistory,
@@ -76,6 +80,7 @@ impl Workload {
         Workload::Partitions,
         Workload::Timers,
         Workload::Projections,
+        Workload::Limits,
     ];
 
     /// Returns the name of the workload on the command line and in the report.
@@ -95,6 +100,7 @@ impl Workload {
             Workload::Partitions => "partitions",
             Workload::Timers => "timers",
             Workload::Projections => "projections",
+            Workload::Limits => "limits",
         }
     }
 
@@ -122,6 +128,7 @@ impl Workload {
             Workload::Partitions => partitions::measure(bench).await,
             Workload::Timers => timers::measure(bench).await,
             Workload::Projections => projections::measure(bench).await,
+            Workload::Limits => limits::measure(bench).await,
         }
     }
 }

@@ -14,9 +14,9 @@ use std::{io::IsTerminal, process::ExitCode, time::Duration};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, bulk, cancel, demo, dev, doctor, enqueue, explain, export, lanes, ls, migrate,
-    partitions, pause, projections, queues, retry, schedules, serve, show, signal, tail, timers,
-    top, wait, watch, workers,
+    audit, bench, bulk, cancel, demo, dev, doctor, enqueue, explain, export, lanes, limits, ls,
+    migrate, partitions, pause, projections, queues, retry, schedules, serve, show, signal, tail,
+    timers, top, wait, watch, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -57,6 +57,7 @@ enum Command {
     Queues(queues::QueuesArgs),
     Lanes(lanes::LanesArgs),
     Partitions(partitions::PartitionsArgs),
+    Limits(limits::LimitsArgs),
     /// Pause a queue: no process claims from it until it is resumed
     Pause(pause::PauseArgs),
     /// Resume a paused queue
@@ -90,6 +91,7 @@ impl Command {
             Command::Queues(args) => &args.watch,
             Command::Lanes(args) => &args.watch,
             Command::Partitions(args) => &args.watch,
+            Command::Limits(args) => &args.watch,
             Command::Timers(args) => &args.watch,
             Command::Schedules(args) => &args.watch,
             Command::Workers(args) => &args.watch,
@@ -173,6 +175,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Queues(args) => queues::run(args, json).await,
         Command::Lanes(args) => lanes::run(args, json).await,
         Command::Partitions(args) => partitions::run(args, json).await,
+        Command::Limits(args) => limits::run(args, json).await,
         Command::Pause(args) => pause::pause(args, json).await,
         Command::Resume(args) => pause::resume(args, json).await,
         Command::Timers(args) => timers::run(args, json).await,

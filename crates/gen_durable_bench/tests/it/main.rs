@@ -57,7 +57,8 @@ async fn the_bench_reports_a_value_a_floor_and_a_ratio_for_every_workload() {
             "lanes",
             "partitions",
             "timers",
-            "projections"
+            "projections",
+            "limits"
         ]
     );
     for result in &results {
@@ -101,6 +102,38 @@ async fn the_bench_reports_a_value_a_floor_and_a_ratio_for_every_workload() {
         field(13, "lag_p50_ms") <= field(13, "lag_p99_ms")
             && field(13, "live_pause_at_swap_ms") >= 0.0
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limits_workload_reports_over_admissions_and_its_ratios_at_the_top_level() {
+    let args = Args {
+        common: quick(),
+        workloads: vec![Workload::Limits],
+        ..Args::default()
+    };
+    let report = gen_durable_bench::measure_json(&args).await.unwrap();
+    let limits = &report["results"][0];
+    for ratio in [
+        "declared_over_without",
+        "unbinding_over_without",
+        "unbinding_total_over_without",
+        "others_over_alone",
+        "others_over_alone_waiting",
+    ] {
+        assert_eq!(report[ratio], limits[ratio]);
+        assert!(
+            report[ratio].as_f64().is_some_and(|ratio| ratio > 0.0),
+            "{ratio} of {report}"
+        );
+    }
+    assert_eq!(
+        (&report["over_admissions"], &limits["observed_steps"]),
+        (&0.into(), &40.into())
+    );
+    // The observer sees that steps overlap, so it would see too many of them.
+    let most = |name: &str| limits[name].as_i64().unwrap();
+    assert!((2..=20).contains(&most("observed_at_once_max")), "{limits}");
+    assert!((1..=3).contains(&most("observed_per_key_max")), "{limits}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,6 +23,7 @@ pub(crate) mod target;
 pub(crate) mod wait;
 
 pub(crate) mod lanes;
+pub(crate) mod limits;
 pub(crate) mod partitions;
 pub(crate) mod pause;
 pub(crate) mod projections;

@@ -13,6 +13,7 @@ mod export;
 mod history;
 mod inspect;
 mod lanes;
+mod limits;
 mod migrate;
 mod operate;
 mod output;

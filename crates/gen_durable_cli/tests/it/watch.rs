@@ -56,6 +56,7 @@ fn the_help_of_a_command_offers_watch_only_if_the_command_accepts_it() {
         "queues",
         "lanes",
         "partitions",
+        "limits",
         "timers",
         "schedules",
         "workers",

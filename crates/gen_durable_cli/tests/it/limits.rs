@@ -1,0 +1,145 @@
+//! Tests `durable limits`: the list, changes of bounds, pause and resume.
+
+use gen_durable::{Context, Engine, Job, Limit, StepError, machine::Limits};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use super::{TestSchema, stderr, stdout};
+
+#[derive(Serialize, Deserialize)]
+struct Call;
+
+impl Job for Call {
+    const NAME: &'static str = "call";
+    type App = ();
+    type Output = ();
+    fn limits(&self) -> Limits {
+        Limits::of("api")
+    }
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// Returns a schema in which an engine has declared the limit `api`.
+async fn declared() -> TestSchema {
+    let (db, client) = TestSchema::migrated().await;
+    let limit = Limit::new("api")
+        .at_once(10)
+        .rate(100, Duration::from_secs(1));
+    let engine = Engine::builder(client.pool().clone(), ()).limit(limit);
+    let engine = engine.register::<Call>().build().unwrap();
+    engine.run(async {}).await.unwrap();
+    db
+}
+
+fn limit(db: &TestSchema) -> Value {
+    db.json(&["limits", "show", "api"])["limit"].take()
+}
+
+#[tokio::test]
+async fn durable_limits_set_changes_the_bounds_until_reset() {
+    let db = declared().await;
+    let before = limit(&db);
+    assert_eq!(before["at_once"], 10);
+    assert_eq!(
+        before["rate"],
+        json!({"weight": 100.0, "period_seconds": 1.0, "burst": 100.0})
+    );
+    assert!(stdout(&db.run(&["limits"])).contains("100/s"));
+
+    let set = [
+        "limits",
+        "set",
+        "api",
+        "--at-once",
+        "3",
+        "--per-key",
+        "2",
+        "--rate",
+        "500/15m",
+    ];
+    let changed = db.json(&set);
+    assert_eq!(changed, limit(&db));
+    assert_eq!(
+        (&changed["at_once"], &changed["per_key"]),
+        (&json!(3), &json!(2))
+    );
+    assert_eq!(
+        changed["rate"],
+        json!({"weight": 500.0, "period_seconds": 900.0, "burst": 500.0})
+    );
+    assert!(changed["changed_at"].is_string());
+    assert!(stdout(&db.run(&["limits"])).contains("changed by an operator"));
+
+    let none = db.json(&["limits", "set", "api", "--rate", "none"]);
+    assert_eq!((&none["rate"], &none["at_once"]), (&Value::Null, &json!(3)));
+    let reset = db.json(&["limits", "reset", "api"]);
+    assert_eq!(reset, before);
+}
+
+#[tokio::test]
+async fn durable_limits_set_key_gives_one_key_bounds_of_its_own() {
+    let db = declared().await;
+    db.json(&["limits", "set-key", "api", "acme", "--at-once", "4"]);
+    let keys = db.json(&["limits", "show", "api"])["keys"].take();
+    assert_eq!(
+        (&keys[0]["key"], &keys[0]["at_once"]),
+        (&json!("acme"), &json!(4))
+    );
+    assert_eq!(keys[0]["is_own"], true);
+    assert!(stdout(&db.run(&["limits", "show", "api"])).contains("bounds of its own"));
+    db.json(&["limits", "unset-key", "api", "acme"]);
+    assert_eq!(db.json(&["limits", "show", "api"])["keys"], json!([]));
+}
+
+#[tokio::test]
+async fn durable_limits_pause_and_resume_are_recorded_and_shown() {
+    let db = declared().await;
+    assert!(db.json(&["limits", "pause", "api"])["paused_at"].is_string());
+    assert!(stdout(&db.run(&["limits"])).contains("paused since"));
+    assert_eq!(
+        db.json(&["limits", "resume", "api"])["paused_at"],
+        Value::Null
+    );
+    let audit = db.json(&["audit"]);
+    let text = audit.to_string();
+    assert!(
+        text.contains("pause limit") && text.contains("resume limit"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn durable_limits_refuses_an_unknown_limit_and_invalid_bounds() {
+    let db = declared().await;
+    for (arguments, code, says) in [
+        (
+            &["limits", "set", "nothing", "--at-once", "1"][..],
+            1,
+            "nothing",
+        ),
+        (&["limits", "pause", "nothing"], 1, "nothing"),
+        (&["limits", "set", "api"], 2, "nothing to change"),
+        (&["limits", "set", "api", "--rate", "10"], 2, "100/15m"),
+        (
+            &["limits", "set-key", "api", "acme"],
+            2,
+            "nothing to change",
+        ),
+    ] {
+        let output = db.run(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(says),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+    }
+}
