@@ -11,8 +11,10 @@ use std::{
 };
 
 use gen_durable::{
-    Client, Context, Engine, Job, Limit, Pool, SECOND, StepError, inspect::Blocker,
-    machine::Limits, operate::LimitKeyBounds,
+    Client, Context, Engine, Job, Pool, SECOND, StepError,
+    inspect::Blocker,
+    machine::{Limit, Limits},
+    operate::LimitKeyBounds,
 };
 use serde::{Deserialize, Serialize};
 

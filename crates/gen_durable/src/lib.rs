@@ -59,7 +59,6 @@ pub use event::Event;
 pub use id::{Id, Queue};
 pub use job::Job;
 pub use lane::Lane;
-pub use limit::Limit;
 pub use machine::definition::Machine;
 pub use new_instance::NewInstance;
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
@@ -79,6 +78,8 @@ mod guides {
     mod jobs {}
     #[doc = include_str!("../docs/guide/lanes.md")]
     mod lanes {}
+    #[doc = include_str!("../docs/guide/limits.md")]
+    mod limits {}
     #[doc = include_str!("../docs/guide/machines.md")]
     mod machines {}
     #[doc = include_str!("../docs/guide/operating.md")]

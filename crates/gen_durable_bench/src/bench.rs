@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use gen_durable::{Client, Engine, Limit, Machine, Pool};
+use gen_durable::{Client, Engine, Machine, Pool, machine::Limit};
 use gen_durable_postgres::{Cluster, Options};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::NoTls;

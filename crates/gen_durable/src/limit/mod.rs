@@ -32,7 +32,7 @@ const LIMIT_FOLLOWS: char = '\u{2}';
 /// A limit counts claimed steps. An instance that sleeps or waits holds nothing.
 ///
 /// ```
-/// use gen_durable::{Limit, SECOND};
+/// use gen_durable::{SECOND, machine::Limit};
 ///
 /// // 20 calls at once in total, 3 for each key; 10 calls a second, up to 5 of them at once.
 /// let api = Limit::new("api").at_once(20).per_key(3).rate(10, SECOND).burst(5);

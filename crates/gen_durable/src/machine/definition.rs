@@ -153,7 +153,7 @@ pub trait Machine: Data {
     }
 
     /// Returns the limits that this step takes, with keys from the state: the step begins only when
-    /// each of them has room ([`Limit`](crate::Limit)). The default takes none.
+    /// each of them has room ([`Limit`](crate::machine::Limit)). The default takes none.
     ///
     /// The process that writes the step calls this function, so it depends on the state and the
     /// step alone. A worker that claims an instance at a step that was written without it (the step

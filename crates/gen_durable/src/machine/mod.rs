@@ -19,7 +19,7 @@ pub use crate::{
     history::HistoryPolicy,
     job::Run,
     lane::LaneKey,
-    limit::Limits,
+    limit::{Limit, Limits},
     new_instance::IntoNewInstance,
     signal::{ReceivedSignal, Signals},
     transaction::StepTx,

@@ -11,7 +11,10 @@ use std::{
 };
 
 use anyhow::Result;
-use gen_durable::{Client, Context, Engine, Job, Limit, StepError, machine::Limits};
+use gen_durable::{
+    Client, Context, Engine, Job, StepError,
+    machine::{Limit, Limits},
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 

@@ -1,6 +1,9 @@
 //! Tests `durable limits`: the list, changes of bounds, pause and resume.
 
-use gen_durable::{Context, Engine, Job, Limit, StepError, machine::Limits};
+use gen_durable::{
+    Context, Engine, Job, StepError,
+    machine::{Limit, Limits},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Tests of changes of limits while workers run: other bounds, tiers, pause and resume.
 
 use gen_durable::{
-    Client, Limit, SECOND,
+    Client, SECOND,
     inspect::Blocker,
+    machine::Limit,
     operate::{LimitChange, LimitKeyBounds},
 };
 

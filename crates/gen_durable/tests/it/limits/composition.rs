@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Client, Context, Engine, Limit, MINUTE, Machine, Policy, SECOND, Signal,
+    Client, Context, Engine, MINUTE, Machine, Policy, SECOND, Signal,
     inspect::{HistoryOutcome, Status},
-    machine::Limits,
+    machine::{Limit, Limits},
     prelude::*,
     testing::Lab,
 };

@@ -1,6 +1,6 @@
 //! Tests of limits of concurrency: a bound in total and one for each key.
 
-use gen_durable::{Client, Limit, SECOND};
+use gen_durable::{Client, SECOND, machine::Limit};
 
 use super::{Calls, Fetch, add, fetch, gated, start, until_use};
 use crate::support::{SOON, live};

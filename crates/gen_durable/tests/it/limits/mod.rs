@@ -13,8 +13,8 @@ use std::{
 };
 
 use gen_durable::{
-    Client, Context, Engine, Id, Job, Lane, Limit, NewInstance, Pool, Queue, StepError,
-    machine::Limits,
+    Client, Context, Engine, Id, Job, Lane, NewInstance, Pool, Queue, StepError,
+    machine::{Limit, Limits},
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;

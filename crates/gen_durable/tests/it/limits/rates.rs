@@ -1,8 +1,8 @@
 //! Tests of rates: how many steps begin in a period.
 
 use gen_durable::{
-    Client, DAY, Engine, HOUR, Limit, MINUTE, SECOND, Settings, client::TakeOutcome,
-    inspect::Blocker, operate::LimitChange, schedule::Timestamp, testing::Lab,
+    Client, DAY, Engine, HOUR, MINUTE, SECOND, Settings, client::TakeOutcome, inspect::Blocker,
+    machine::Limit, operate::LimitChange, schedule::Timestamp, testing::Lab,
 };
 use jiff::SignedDuration;
 

@@ -9,7 +9,11 @@
 
 use std::time::{Duration, Instant};
 
-use gen_durable::{Context, Job, Limit, Policy, StepError, machine::Limits, operate::LimitChange};
+use gen_durable::{
+    Context, Job, Policy, StepError,
+    machine::{Limit, Limits},
+    operate::LimitChange,
+};
 use gen_durable_postgres::{Cluster, Options};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
