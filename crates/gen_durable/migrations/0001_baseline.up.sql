@@ -2586,11 +2586,13 @@ begin
               select j.weight, m.name, '' from judged j join candidate c on c.id = j.id join member m on m.limit_group = c.limit_group and m.key <> '') p
         group by p.name, p.key
     ), paid as (
+        -- The time of a bucket never moves back: a pick that began before another one may get the
+        -- lock after it.
         insert into gen_durable.limit_tokens as t (name, key, tokens, at)
         select s.name, s.key, s.tokens - spent.weight, gen_durable.clock()
         from scope s join spent on spent.name = s.name and spent.key = s.key
         where s.per_second is not null
-        on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at
+        on conflict (name, key) do update set tokens = excluded.tokens, at = greatest(t.at, excluded.at)
     ), counted as (
         update gen_durable.limit_locks l set claims_max = case when s.at_once is not null then s.claims + spent.claims end
         from scope s join spent on spent.name = s.name and spent.key = s.key
@@ -2637,10 +2639,12 @@ begin
     select array_agg(s.name), array_agg(s.key) into names, keys
     from (select p.name, p.key from gen_durable._limit_pairs(p_group) p
           union select p.name, '' from gen_durable._limit_pairs(p_group) p) s;
-    -- A clock that was set back must not stop a rate until the clock has caught up.
+    -- A clock that was set back must not stop a rate until the clock has caught up. A pick that
+    -- began a little before another one and got the lock after it must not set the time back: the
+    -- tokens of the time between would be added twice.
     update gen_durable.limit_tokens t set at = gen_durable.clock()
     from unnest(names, keys) as s(name, key)
-    where t.name = s.name and t.key = s.key and t.at > gen_durable.clock();
+    where t.name = s.name and t.key = s.key and t.at > gen_durable.clock() + interval '5 seconds';
     select min(r.free) as free, max(r.next_at) filter (where r.next_at > gen_durable.clock()) as opens_at,
         (array_agg(case when r.key = '' then r.name else r.name || chr(1) || r.key end order by r.free, r.key))[1] as scope
     into room from gen_durable._limit_room(names, keys, p_needed => p_room) r;
@@ -2980,8 +2984,8 @@ begin
         select p_name, p_key, b.at_once, b.rate, case when b.rate is not null then coalesce(b.period, 1) end,
             case when b.rate is not null then coalesce(b.burst, b.rate) end
         from jsonb_populate_record(null::gen_durable.limit_keys, p_bounds) b
-        on conflict (name, key) do update
-        set at_once = excluded.at_once, rate = excluded.rate, period = excluded.period, burst = excluded.burst;
+        on conflict (name, key) do update set
+            at_once = excluded.at_once, rate = excluded.rate, period = excluded.period, burst = excluded.burst;
     end if;
     perform gen_durable._wake_limits(p_name);
     return true;
@@ -3082,6 +3086,9 @@ begin
     if not found then
         return null;
     end if;
+    -- As in `_serve_group`: a clock that was set back must not stop the rate.
+    update gen_durable.limit_tokens t set at = gen_durable.clock()
+    where t.name = p_name and t.key in ('', p_key) and t.at > gen_durable.clock() + interval '5 seconds';
     -- Callers of a paused limit try again every second.
     select max(case when r.next_at > gen_durable.clock()
                     then extract(epoch from least(r.next_at, greatest(gen_durable.clock() + interval '1 s', nullif(r.next_at, 'infinity'))) - gen_durable.clock())::float8
@@ -3096,7 +3103,7 @@ begin
     select distinct r.name, r.key, r.tokens - p_weight, gen_durable.clock()
     from gen_durable._limit_room(array[p_name, p_name], array['', p_key]) r
     where r.per_second is not null
-    on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at;
+    on conflict (name, key) do update set tokens = excluded.tokens, at = greatest(t.at, excluded.at);
     return 0;
 end $$;
 
@@ -3120,7 +3127,7 @@ begin
     select distinct r.name, r.key, least(r.burst, r.tokens - p_more), gen_durable.clock()
     from gen_durable._limit_room(array[p_name, p_name], array['', p_key]) r
     where r.per_second is not null
-    on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at;
+    on conflict (name, key) do update set tokens = excluded.tokens, at = greatest(t.at, excluded.at);
     return true;
 end $$;
 
@@ -3241,8 +3248,8 @@ end $$;
 -- Counting claims is exact, because only a transaction with the lock of a limit adds a claim to the
 -- limit, and reads the claims after it got the lock. Claims that end meanwhile make the count too
 -- large, never too small. A row without an id tells the picker that it has to read the same range
--- again: the pick has read as many candidates as it may claim and has not claimed all of them, or
--- it did not get the lock of a limit.
+-- again: the pick has read as many candidates as it may claim and has not claimed all of them, it
+-- has left candidates because groups took their room, or it did not get the lock of a limit.
 create function gen_durable._pick_limited(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
@@ -3262,6 +3269,7 @@ declare
     quantum int;
     chosen bigint[];
     claimed_count int;
+    left_some boolean;
     again gen_durable.claimed;
 begin
     if open_queues = '{}' or not (p_takes_suspect or coalesce(p_next_due <= gen_durable.clock(), false)
@@ -3277,16 +3285,20 @@ begin
     is_locked := gen_durable._lock_limits(candidates.groups || backlog.groups || suspect.limit_group);
     for place in 1..case when is_locked then coalesce(cardinality(backlog.groups), 0) else 0 end loop
         -- The groups share the room of their queue. If other instances are due in the queue, half
-        -- of the room is left for them.
-        select greatest(1, w.free / (case when w.queue = any (candidates.queues) then 2 else 1 end) - w.served) into quantum
+        -- of the room is left for them; of a single place, every second pick on average.
+        select case when w.queue = any (candidates.queues)
+                    then (w.free + extract(microseconds from gen_durable.clock())::int % 2) / 2 else w.free end - w.served
+        into quantum
         from unnest(open_queues, room, served) as w(queue, free, served)
         where w.queue = backlog.queues[place] and w.served < w.free;
-        if quantum is null then
-            -- Another worker, or the next pick, has to try this group.
-            update gen_durable.limit_backlog b set ready_at = gen_durable.clock()
+        if coalesce(quantum, 0) <= 0 then
+            -- Another worker, or the next pick, has to try this group. It is due, and no longer
+            -- among the groups that the end of a claim finds: it must not hide those.
+            update gen_durable.limit_backlog b set ready_at = least(b.ready_at, gen_durable.clock()), held_on = null
             where (b.limit_group, b.queue) in (
                 select w.limit_group, w.queue from gen_durable.limit_backlog w
-                where w.limit_group = backlog.groups[place] and w.queue = backlog.queues[place] and w.ready_at > gen_durable.clock()
+                where w.limit_group = backlog.groups[place] and w.queue = backlog.queues[place]
+                  and (w.ready_at > gen_durable.clock() or w.held_on is not null)
                 for no key update skip locked);
             continue;
         end if;
@@ -3306,6 +3318,7 @@ begin
           join unnest(open_queues, room, served) as w(queue, free, served) on w.queue = c.queue) c
     where c.place <= c.room_left;
     claimed_count := 0;
+    left_some := cardinality(candidates.ids) > coalesce(cardinality(backlog.ids), 0);
     if backlog.ids is not null then
         chosen := gen_durable._choose_candidates(backlog.ids, backlog.groups, backlog.weights, is_locked);
         claimed_count := cardinality(chosen);
@@ -3314,8 +3327,11 @@ begin
     if suspect.id is not null and (suspect.limit_group is null or is_locked and cardinality(
            gen_durable._admit(array[suspect.id], array[suspect.limit_group], array[suspect.weight], false)) > 0) then
         return query select * from gen_durable._claim(array[suspect.id], false, p_worker, p_lease_seconds);
+    elsif suspect.id is not null then
+        -- The next pick tries the suspects behind this one.
+        update gen_durable.instances i set eligible_at = gen_durable.clock() + interval '1 second' where i.id = suspect.id;
     end if;
-    if not is_locked or claimed_count < cardinality(candidates.ids) and exists (
+    if not is_locked or left_some or claimed_count < cardinality(candidates.ids) and exists (
            select from unnest(open_queues, room) as w(queue, free)
            where w.free <= (select count(*) from unnest(candidates.queues) as c(queue) where c.queue = w.queue)) then
         again.waited := true;

@@ -74,11 +74,13 @@ begin
               select j.weight, m.name, '' from judged j join candidate c on c.id = j.id join member m on m.limit_group = c.limit_group and m.key <> '') p
         group by p.name, p.key
     ), paid as (
+        -- The time of a bucket never moves back: a pick that began before another one may get the
+        -- lock after it.
         insert into gen_durable.limit_tokens as t (name, key, tokens, at)
         select s.name, s.key, s.tokens - spent.weight, gen_durable.clock()
         from scope s join spent on spent.name = s.name and spent.key = s.key
         where s.per_second is not null
-        on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at
+        on conflict (name, key) do update set tokens = excluded.tokens, at = greatest(t.at, excluded.at)
     ), counted as (
         update gen_durable.limit_locks l set claims_max = case when s.at_once is not null then s.claims + spent.claims end
         from scope s join spent on spent.name = s.name and spent.key = s.key

@@ -8,8 +8,8 @@
 -- Counting claims is exact, because only a transaction with the lock of a limit adds a claim to the
 -- limit, and reads the claims after it got the lock. Claims that end meanwhile make the count too
 -- large, never too small. A row without an id tells the picker that it has to read the same range
--- again: the pick has read as many candidates as it may claim and has not claimed all of them, or
--- it did not get the lock of a limit.
+-- again: the pick has read as many candidates as it may claim and has not claimed all of them, it
+-- has left candidates because groups took their room, or it did not get the lock of a limit.
 create function gen_durable._pick_limited(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
@@ -29,6 +29,7 @@ declare
     quantum int;
     chosen bigint[];
     claimed_count int;
+    left_some boolean;
     again gen_durable.claimed;
 begin
     if open_queues = '{}' or not (p_takes_suspect or coalesce(p_next_due <= gen_durable.clock(), false)
@@ -44,16 +45,20 @@ begin
     is_locked := gen_durable._lock_limits(candidates.groups || backlog.groups || suspect.limit_group);
     for place in 1..case when is_locked then coalesce(cardinality(backlog.groups), 0) else 0 end loop
         -- The groups share the room of their queue. If other instances are due in the queue, half
-        -- of the room is left for them.
-        select greatest(1, w.free / (case when w.queue = any (candidates.queues) then 2 else 1 end) - w.served) into quantum
+        -- of the room is left for them; of a single place, every second pick on average.
+        select case when w.queue = any (candidates.queues)
+                    then (w.free + extract(microseconds from gen_durable.clock())::int % 2) / 2 else w.free end - w.served
+        into quantum
         from unnest(open_queues, room, served) as w(queue, free, served)
         where w.queue = backlog.queues[place] and w.served < w.free;
-        if quantum is null then
-            -- Another worker, or the next pick, has to try this group.
-            update gen_durable.limit_backlog b set ready_at = gen_durable.clock()
+        if coalesce(quantum, 0) <= 0 then
+            -- Another worker, or the next pick, has to try this group. It is due, and no longer
+            -- among the groups that the end of a claim finds: it must not hide those.
+            update gen_durable.limit_backlog b set ready_at = least(b.ready_at, gen_durable.clock()), held_on = null
             where (b.limit_group, b.queue) in (
                 select w.limit_group, w.queue from gen_durable.limit_backlog w
-                where w.limit_group = backlog.groups[place] and w.queue = backlog.queues[place] and w.ready_at > gen_durable.clock()
+                where w.limit_group = backlog.groups[place] and w.queue = backlog.queues[place]
+                  and (w.ready_at > gen_durable.clock() or w.held_on is not null)
                 for no key update skip locked);
             continue;
         end if;
@@ -73,6 +78,7 @@ begin
           join unnest(open_queues, room, served) as w(queue, free, served) on w.queue = c.queue) c
     where c.place <= c.room_left;
     claimed_count := 0;
+    left_some := cardinality(candidates.ids) > coalesce(cardinality(backlog.ids), 0);
     if backlog.ids is not null then
         chosen := gen_durable._choose_candidates(backlog.ids, backlog.groups, backlog.weights, is_locked);
         claimed_count := cardinality(chosen);
@@ -81,8 +87,11 @@ begin
     if suspect.id is not null and (suspect.limit_group is null or is_locked and cardinality(
            gen_durable._admit(array[suspect.id], array[suspect.limit_group], array[suspect.weight], false)) > 0) then
         return query select * from gen_durable._claim(array[suspect.id], false, p_worker, p_lease_seconds);
+    elsif suspect.id is not null then
+        -- The next pick tries the suspects behind this one.
+        update gen_durable.instances i set eligible_at = gen_durable.clock() + interval '1 second' where i.id = suspect.id;
     end if;
-    if not is_locked or claimed_count < cardinality(candidates.ids) and exists (
+    if not is_locked or left_some or claimed_count < cardinality(candidates.ids) and exists (
            select from unnest(open_queues, room) as w(queue, free)
            where w.free <= (select count(*) from unnest(candidates.queues) as c(queue) where c.queue = w.queue)) then
         again.waited := true;

@@ -31,10 +31,12 @@ begin
     select array_agg(s.name), array_agg(s.key) into names, keys
     from (select p.name, p.key from gen_durable._limit_pairs(p_group) p
           union select p.name, '' from gen_durable._limit_pairs(p_group) p) s;
-    -- A clock that was set back must not stop a rate until the clock has caught up.
+    -- A clock that was set back must not stop a rate until the clock has caught up. A pick that
+    -- began a little before another one and got the lock after it must not set the time back: the
+    -- tokens of the time between would be added twice.
     update gen_durable.limit_tokens t set at = gen_durable.clock()
     from unnest(names, keys) as s(name, key)
-    where t.name = s.name and t.key = s.key and t.at > gen_durable.clock();
+    where t.name = s.name and t.key = s.key and t.at > gen_durable.clock() + interval '5 seconds';
     select min(r.free) as free, max(r.next_at) filter (where r.next_at > gen_durable.clock()) as opens_at,
         (array_agg(case when r.key = '' then r.name else r.name || chr(1) || r.key end order by r.free, r.key))[1] as scope
     into room from gen_durable._limit_room(names, keys, p_needed => p_room) r;

@@ -17,6 +17,6 @@ begin
     select distinct r.name, r.key, least(r.burst, r.tokens - p_more), gen_durable.clock()
     from gen_durable._limit_room(array[p_name, p_name], array['', p_key]) r
     where r.per_second is not null
-    on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at;
+    on conflict (name, key) do update set tokens = excluded.tokens, at = greatest(t.at, excluded.at);
     return true;
 end $$;

@@ -21,8 +21,8 @@ begin
         select p_name, p_key, b.at_once, b.rate, case when b.rate is not null then coalesce(b.period, 1) end,
             case when b.rate is not null then coalesce(b.burst, b.rate) end
         from jsonb_populate_record(null::gen_durable.limit_keys, p_bounds) b
-        on conflict (name, key) do update
-        set at_once = excluded.at_once, rate = excluded.rate, period = excluded.period, burst = excluded.burst;
+        on conflict (name, key) do update set
+            at_once = excluded.at_once, rate = excluded.rate, period = excluded.period, burst = excluded.burst;
     end if;
     perform gen_durable._wake_limits(p_name);
     return true;

@@ -20,6 +20,9 @@ begin
     if not found then
         return null;
     end if;
+    -- As in `_serve_group`: a clock that was set back must not stop the rate.
+    update gen_durable.limit_tokens t set at = gen_durable.clock()
+    where t.name = p_name and t.key in ('', p_key) and t.at > gen_durable.clock() + interval '5 seconds';
     -- Callers of a paused limit try again every second.
     select max(case when r.next_at > gen_durable.clock()
                     then extract(epoch from least(r.next_at, greatest(gen_durable.clock() + interval '1 s', nullif(r.next_at, 'infinity'))) - gen_durable.clock())::float8
@@ -34,6 +37,6 @@ begin
     select distinct r.name, r.key, r.tokens - p_weight, gen_durable.clock()
     from gen_durable._limit_room(array[p_name, p_name], array['', p_key]) r
     where r.per_second is not null
-    on conflict (name, key) do update set tokens = excluded.tokens, at = excluded.at;
+    on conflict (name, key) do update set tokens = excluded.tokens, at = greatest(t.at, excluded.at);
     return 0;
 end $$;

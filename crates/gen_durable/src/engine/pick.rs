@@ -70,7 +70,7 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
         // The committer wakes the picker when it has removed an instance of a queue that was full.
         // It may do so while the picker computes the room, so the picker announces its wait before.
         core.wake.announce_wait_for_room(true);
-        let wanted = picker.wanted(&core);
+        let mut wanted = picker.wanted(&core);
         core.wake
             .announce_wait_for_room(wanted.queues.len() < core.queues.len());
         if wanted.queues.is_empty() {
@@ -94,6 +94,7 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
             }
             continue;
         }
+        wanted.freed = core.take_freed_limits();
         let picking = pick::claim(
             connection,
             &wanted,
@@ -110,7 +111,8 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
                 core.batch_limit.claimed(picked.rows.len());
-                if picked.left_limited {
+                // A pick whose queues are all paused has tried no group.
+                if picked.left_limited || wanted.queues.iter().all(|q| picked.paused.contains(q)) {
                     core.free_limits(wanted.freed.iter().cloned());
                 }
                 let pause = picker.accept(&core, &wanted, picked);
@@ -118,7 +120,9 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
                     wait(&core, pause).await;
                 }
             }
-            Err(fault) if set_aside(&core, connection, &wanted, &fault).await => {}
+            Err(fault) if set_aside(&core, connection, &wanted, &fault).await => {
+                core.free_limits(wanted.freed);
+            }
             Err(fault) => {
                 core.batch_limit.failed(&wanted, &fault);
                 core.free_limits(wanted.freed);
@@ -293,9 +297,6 @@ impl Picker {
                     .iter()
                     .map(|(priority, known)| (*priority, known.mark)),
             );
-        }
-        if !wanted.queues.is_empty() {
-            wanted.freed = core.take_freed_limits();
         }
         wanted
     }

@@ -1,5 +1,5 @@
-//! Tests of the conditions of bulk actions and of searches: a group of errors, a key prefix, a lane,
-//! a partition key; and of the order of a search.
+//! Tests of the conditions of bulk actions and of searches: a group of errors, a key prefix, a
+//! lane, a partition key; and of the order of a search.
 
 use gen_durable::{
     inspect::{Search, SearchOrder, Status},

@@ -220,3 +220,80 @@ async fn picks_that_count_no_claims_because_the_bound_is_far_never_exceed_it() {
     }
     assert_eq!(begun, 1);
 }
+
+/// Sets the clock of the schema to this many milliseconds after a fixed time.
+async fn set_clock(session: &Session, schema: &str, milliseconds: i32) {
+    let text = format!(
+        "create or replace function {schema}.clock() returns timestamptz language sql stable parallel safe as
+         $$ select timestamptz '2099-01-01' + interval '{milliseconds} ms' $$"
+    );
+    session.batch_execute(&text).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_statement_that_began_before_another_one_and_got_the_lock_after_it_adds_no_token_twice() {
+    let (pool, session) = stage("\"rate\": 1000, \"period\": 1, \"burst\": 100", 150).await;
+    let schema = pool.schema();
+    let take = format!("select {schema}.take_rate('api', '', $1) = 0");
+    let taken = async |at, weight: f64| {
+        set_clock(&session, schema, at).await;
+        let row = session.query_one(&take, &[&weight]).await.unwrap();
+        row.get::<_, bool>(0)
+    };
+    assert!(taken(1_000, 100.0).await, "the burst");
+    assert!(taken(1_020, 20.0).await, "20 tokens in 20 ms");
+    // The time of a statement is the time at which it began: here 20 ms before the last one.
+    assert!(taken(1_000, 0.0).await);
+    assert!(!taken(1_030, 11.0).await, "only 10 tokens in 10 ms");
+    assert!(taken(1_030, 10.0).await);
+    // The same with picks: the first one sets instances aside, the second one tries them.
+    assert_eq!(claimed(&session, schema, "'{}'").await, 0);
+    set_clock(&session, schema, 1_010).await;
+    let serve = format!(
+        "select cardinality({schema}._serve_group({GROUP}, 'plan', 100, array['plan/1'], interval '1 s'))"
+    );
+    let row = session.query_one(&serve, &[]).await.unwrap();
+    assert_eq!(row.get::<_, i32>(0), 0);
+    assert!(!taken(1_040, 11.0).await, "only 10 tokens in 10 ms");
+    assert!(taken(1_040, 10.0).await);
+}
+
+#[tokio::test]
+async fn instances_that_wait_for_a_limit_leave_half_of_the_room_to_the_others() {
+    let (pool, session) = stage("\"at_once\": 1", 40).await;
+    let schema = pool.schema();
+    assert_eq!(claimed(&session, schema, "'{}'").await, 1);
+    assert_eq!(count(&session, schema, "awaiting_limit").await, 39);
+    let change = format!(
+        "select {schema}.set_limit('api', '{{\"at_once\": 100}}');
+         insert into {schema}.instances (machine, step, state, queue)
+         select 'plan', 'run', '{{}}', 'plan' from generate_series(1, 6)"
+    );
+    session.batch_execute(&change).await.unwrap();
+    // There is room for ten. A pick that leaves one of the six says so, so that the picker does not
+    // move its watermark past it.
+    let ten = pick(schema, "'{}'").replace("array[100]", "array[10]");
+    let ten = ten.replace("count(id)", "count(id) filter (where limit_group is null), count(id) filter (where limit_group is not null), bool_or(waited) filter (where id is null)");
+    let row = session.query_one(&ten, &[]).await.unwrap();
+    let (others, limited): (i64, i64) = (row.get(0), row.get(1));
+    assert_eq!((others, limited), (5, 5));
+    assert_eq!(row.get::<_, Option<bool>>(2), Some(true));
+}
+
+#[tokio::test]
+async fn a_suspect_whose_limit_is_full_does_not_block_the_suspects_behind_it() {
+    let (pool, session) = stage("\"at_once\": 0", 1).await;
+    let schema = pool.schema();
+    let text = format!(
+        "update {schema}.instances set crash_count = 2;
+         insert into {schema}.instances (machine, step, state, queue, crash_count) values ('plan', 'run', '{{}}', 'plan', 2)"
+    );
+    session.batch_execute(&text).await.unwrap();
+    let suspects = pick(schema, "'{}'").replace("60, 0, false", "60, 1, false");
+    let mut begun = 0;
+    for _ in 0..2 {
+        let row = session.query_one(&suspects, &[]).await.unwrap();
+        begun += row.get::<_, i64>(0);
+    }
+    assert_eq!(begun, 1);
+}
