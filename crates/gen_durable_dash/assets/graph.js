@@ -2,7 +2,7 @@
 // recorded history contains.
 
 import { html } from './view.js';
-import { atLeast, entry, number, span } from './text.js';
+import { LIVE, atLeast, entry, number, span, statusName } from './text.js';
 import { link } from './route.js';
 
 const BOX = { w: 150, h: 62 };
@@ -121,7 +121,6 @@ function curve(from, to, isBack, isBelow) {
   return { d: `M${a} ${from.y}C${a} ${top} ${b} ${top} ${b} ${to.y}`, mid: [(a + b) / 2, top + 6] };
 }
 
-const LIVE = ['executing', 'runnable', 'awaiting_signal', 'awaiting_children', 'queued'];
 const BAD = ['failed', 'stuck', 'cancelled'];
 
 function Node({ machine, step, spot, counts, loop, capped, sampled }) {
@@ -134,7 +133,7 @@ function Node({ machine, step, spot, counts, loop, capped, sampled }) {
   // The description is left out if it would overlap the number of failures.
   const fits = liveText.length * 9.5 + what.length * 6 + (bad ? badText.length + 8 : 0) * 6.5 < BOX.w - 36;
   let at = 0;
-  const said = [...LIVE, ...BAD].filter((status) => counts[status]).map((status) => `${counts[status]} ${status.replace('_', ' ')}`);
+  const said = [...LIVE, ...BAD].filter((status) => counts[status]).map((status) => `${counts[status]} ${statusName(status)}`);
   return html`<a href=${link('instances', { machine, step })}>
     <title>${step}: ${said.join(', ') || 'no instances'}</title>
     <g class=${`node ${live ? 'is-live' : ''} ${bad ? 'is-bad' : ''}`} transform=${`translate(${spot.x} ${spot.y})`}>

@@ -61,6 +61,15 @@ export function clock(time) {
 
 export const exact = (time) => (time ? inZone(time, zone()) : '');
 
-export const statusName = (status) => status.replaceAll('_', ' ');
+// The statuses of instances that wait, each with what they wait for.
+export const WAITS = [['awaiting_signal', 'for a signal'], ['awaiting_children', 'for children'], ['awaiting_limit', 'for a limit'], ['queued', 'in lanes']];
+export const WAITING = WAITS.map(([status]) => status);
+
+// The statuses of instances that run, or will run without an operator.
+export const LIVE = ['executing', 'runnable', ...WAITING];
+
+const STATUS_NAMES = { awaiting_limit: 'waiting for a limit' };
+
+export const statusName = (status) => entry(STATUS_NAMES, status) ?? status.replaceAll('_', ' ');
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;

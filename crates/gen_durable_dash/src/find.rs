@@ -234,7 +234,7 @@ impl InstancesQuery {
             let allowed = match kind {
                 BulkKind::Retry => "can be retried: failed, stuck or cancelled",
                 BulkKind::Cancel => {
-                    "can be cancelled: runnable, executing, awaiting_signal, awaiting_children, queued or stuck"
+                    "can be cancelled: runnable, executing, awaiting_signal, awaiting_children, awaiting_limit, queued or stuck"
                 }
                 _ => "can be discarded: failed or stuck",
             };

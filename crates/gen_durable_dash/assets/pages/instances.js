@@ -5,11 +5,11 @@ import { html, useEffect, useState } from '../view.js';
 import { useList } from '../live.js';
 import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, ErrorNotice, Typed, Unreadable } from '../parts.js';
 import { refine, link } from '../route.js';
-import { plural, statusName } from '../text.js';
+import { WAITING, plural, statusName } from '../text.js';
 import { EnqueueButton } from './acts.js';
 import { BulkButton } from './bulk.js';
 
-const STATUSES = ['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck', 'done', 'failed', 'cancelled'];
+const STATUSES = ['runnable', 'executing', ...WAITING, 'stuck', 'done', 'failed', 'cancelled'];
 const AGES = [['', 'any age'], ['300', 'last 5 min'], ['3600', 'last hour'], ['86400', 'last day'], ['604800', 'last week']];
 const EVERY = 3000;
 
@@ -34,13 +34,17 @@ export function Instances({ query, live, mayAct }) {
   // A request searches a bounded number of instances. Without a match, the page continues by itself.
   const [stopped, setStopped] = useState(null);
   const { sort, before, after, limit, ...filter } = query;
+  // The cursor and the words for the rest of the list follow the order of the list.
+  const isOldestFirst = sort === 'oldest';
+  const [which, direction] = isOldestFirst ? ['newer', 'up'] : ['older', 'down'];
+  const further = () => pages.further(isOldestFirst ? { after: pages.next } : { before: pages.next });
   const search = JSON.stringify(query);
   const goesOn = pages.rows?.length === 0 && pages.next && !pages.error && stopped !== search;
-  useEffect(() => { if (goesOn) pages.further({ before: pages.next }); }, [goesOn && pages.next, search]);
+  useEffect(() => { if (goesOn) further(); }, [goesOn && pages.next, search]);
   return html`<div class="head"><h1>Instances</h1><div class="row">
       ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} kind="retry" filter=${filter} steps=${steps} label="Retry all that match…" onDone=${() => load()} />`}
       ${mayAct && ['failed', 'stuck'].includes(query.status) && html`<${BulkButton} kind="discard" filter=${filter} label="Discard all that match…" onDone=${() => load()} />`}
-      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} kind="cancel" filter=${filter} label="Cancel all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['runnable', ...WAITING].includes(query.status) && html`<${BulkButton} kind="cancel" filter=${filter} label="Cancel all that match…" onDone=${() => load()} />`}
       ${mayAct && html`<${EnqueueButton} machines=${live.data?.machines ?? []} />`}
     </div></div>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
@@ -64,9 +68,9 @@ export function Instances({ query, live, mayAct }) {
         : pages.rows.length ? html`<${Rows} rows=${pages.rows} now=${live.now} />`
           : html`<${Empty} title=${pages.next ? 'No match so far' : 'No instances'}>${pages.next ? 'No match among the instances searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'Nothing has been enqueued, or all instances have been deleted after their retention.'}<//>`}
       ${goesOn ? html`<div class="more" role="status"><button onClick=${() => setStopped(search)}>Stop</button>
-        <small>Searching older instances: down to id ${pages.next}</small></div>`
-        : pages.next && html`<div class="more"><button onClick=${() => pages.further({ before: pages.next })}>Search older instances</button>
-        <small>${plural(pages.rows.length, 'instance')} so far, searched down to id ${pages.next}${pages.nextAt && html`, enqueued <${Time} at=${pages.nextAt} now=${live.now} />`}</small></div>`}
+        <small>Searching ${which} instances: ${direction} to id ${pages.next}</small></div>`
+        : pages.next && html`<div class="more"><button onClick=${further}>Search ${which} instances</button>
+        <small>${plural(pages.rows.length, 'instance')} so far, searched ${direction} to id ${pages.next}${pages.nextAt && html`, enqueued <${Time} at=${pages.nextAt} now=${live.now} />`}</small></div>`}
     <//>`;
 }
 

@@ -5,7 +5,7 @@ import { Graph, stepTimes, stepsInOrder } from '../graph.js';
 import { Empty, Loading, Panel, Table } from '../parts.js';
 import { link } from '../route.js';
 import { Periods, RollupCharts, periodOf } from '../rollups.js';
-import { atLeast, number, plural, statusName } from '../text.js';
+import { LIVE, atLeast, number, plural, statusName } from '../text.js';
 
 const about = (machine, live) => [
   machine.versions.length ? `v${machine.versions.join(', v')}` : 'no known version',
@@ -33,7 +33,7 @@ export function Machine({ one, query, live }) {
   const machine = live.data.machines.find((known) => known.name === one);
   if (!machine) return html`<h1>${one}</h1><${Empty} title="Unknown machine">No live worker registers it, and it has no instances that are running or waiting. <a href=${link('instances', { machine: one })}>Search all instances</a><//>${charts}`;
   const times = stepTimes(machine);
-  const statuses = ['executing', 'runnable', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck', 'failed', 'cancelled'];
+  const statuses = [...LIVE, 'stuck', 'failed', 'cancelled'];
   return html`<p class="crumbs"><a href=${link('machines')}>Machines</a></p>
     <h1>${machine.name}</h1>
     <p class="sub">${about(machine, live)}. ${ways(live)}</p>

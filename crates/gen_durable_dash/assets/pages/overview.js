@@ -5,7 +5,7 @@ import { Chart } from '../chart.js';
 import { Empty, Loading, Panel, Table, Tile, Time } from '../parts.js';
 import { link } from '../route.js';
 import { Periods, RollupCharts, periodOf } from '../rollups.js';
-import { atLeast, bytes, counted, number, plural, rate, since, span, statusName } from '../text.js';
+import { WAITING, WAITS, atLeast, bytes, counted, number, plural, rate, since, span, statusName } from '../text.js';
 
 export function Overview({ live, query }) {
   const { data, now } = live;
@@ -16,9 +16,9 @@ export function Overview({ live, query }) {
   const due = data.queues.reduce((sum, queue) => sum + queue.due, 0);
   const oldest = data.queues.map((queue) => queue.oldest_due_at).filter(Boolean).sort()[0];
   const alive = data.workers.filter((worker) => worker.alive).length;
-  const WAITS = [['awaiting_signal', 'for a signal'], ['awaiting_children', 'for children'], ['queued', 'in lanes']].map(([status, what]) => ({ status, what, count: totals[status] ?? 0 }));
-  const waits = WAITS.reduce((sum, one) => sum + one.count, 0);
-  const most = [...WAITS].sort((a, b) => b.count - a.count)[0];
+  const waiting = WAITS.map(([status, what]) => ({ status, what, count: totals[status] ?? 0 }));
+  const waits = waiting.reduce((sum, one) => sum + one.count, 0);
+  const most = [...waiting].sort((a, b) => b.count - a.count)[0];
   const failed = (totals.failed ?? 0) + (totals.stuck ?? 0);
   const period = periodOf(query, '5m');
   return html`
@@ -29,7 +29,7 @@ export function Overview({ live, query }) {
       <${Tile} label="Time to finish" value=${span(minute.p50)} note=${`p95 ${span(minute.p95)} · p99 ${span(minute.p99)}`} />
       <${Tile} label="Due" value=${counted(due)} note=${oldest ? `oldest: ${since(oldest, now)}` : 'no backlog'} tone=${oldest && now - Date.parse(oldest) > 60000 ? 'is-warn' : ''} href=${link('queues')} />
       <${Tile} label="Running" value=${counted(totals.executing ?? 0)} note=${`on ${plural(alive, 'worker')}`} tone=${alive ? '' : 'is-warn'} href=${link('workers')} />
-      <${Tile} label="Waiting" value=${atLeast(waits, WAITS.some((one) => data.capped.includes(one.status)))} note=${WAITS.filter((one) => one.count).map((one) => `${counted(one.count)} ${one.what}`).join(', ') || 'for a signal, for children or in lanes'} href=${link('instances', { status: most.status })} />
+      <${Tile} label="Waiting" value=${atLeast(waits, waiting.some((one) => data.capped.includes(one.status)))} note=${waiting.filter((one) => one.count).map((one) => `${counted(one.count)} ${one.what}`).join(', ') || 'for a signal, for children, for a limit or in lanes'} href=${link('instances', { status: most.status })} />
       <${Tile} label="Failed" value=${counted(failed)} note=${failed ? 'see the errors' : 'no failures'} tone=${failed ? 'is-bad' : ''} href=${link('failures')} />
     </div>
     <div class="row end"><${Periods} path="" query=${query} period=${period} /></div>
@@ -51,7 +51,7 @@ export function Overview({ live, query }) {
           const sum = (...statuses) => atLeast(Object.values(machine.steps).reduce((all, counts) => all + statuses.reduce((some, status) => some + (counts[status] ?? 0), 0), 0), statuses.some((status) => data.capped.includes(status)));
           return html`<tr><td><a href=${link(`machines/${encodeURIComponent(machine.name)}`)}>${machine.name}</a></td>
             <td class="num">${number(machine.settled_last_minute)}${more}</td><td class="num" title=${`p95 ${span(machine.minute.p95)}, p99 ${span(machine.minute.p99)}`}>${span(machine.minute.p50)}</td><td class="num">${sum('executing')}</td>
-            <td class="num">${sum('runnable')}</td><td class="num">${sum('awaiting_signal', 'awaiting_children', 'queued')}</td>
+            <td class="num">${sum('runnable')}</td><td class="num">${sum(...WAITING)}</td>
             <td class="num">${sum('failed', 'stuck')}</td><td class=${`num ${machine.workers ? '' : 'warn'}`}>${number(machine.workers)}</td></tr>`;
         })}
       <//>` : html`<${Empty} title="No machines">Start a worker, or enqueue an instance: <code>durable enqueue</code>.<//>`}

@@ -3,7 +3,9 @@
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{
-    inspect::{Blocker, Children, Explanation, HistoryCursor, InboxSignal, Instance, Status},
+    inspect::{
+        Blocker, Children, Explanation, HistoryCursor, InboxSignal, Instance, LimitUse, Status,
+    },
     schedule::Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -210,6 +212,47 @@ fn shown_blocker(mut blocker: Blocker, now: Timestamp, redaction: &Redaction) ->
     }
 }
 
+/// Describes the use of one bound of a limit, and when it has room again.
+fn said_bound(bound: &LimitUse, now: Timestamp) -> String {
+    let limit = &bound.limit;
+    let name = match bound.key.as_str() {
+        "" => format!("the limit {limit}"),
+        key => format!("the key {key} of the limit {limit}"),
+    };
+    let room = match (bound.paused, bound.is_full()) {
+        (true, _) => "is paused",
+        (false, true) => "has no room",
+        (false, false) => "has room",
+    };
+    let running = match bound.running {
+        count if count > 10_000 => "over 10,000".to_owned(),
+        count => count.to_string(),
+    };
+    let run = if bound.running == 1 { "runs" } else { "run" };
+    let mut uses = vec![match bound.at_once {
+        None if bound.running == 1 => "1 step runs".to_owned(),
+        None => format!("{running} steps {run}"),
+        Some(1) => format!("{running} of 1 step {run}"),
+        Some(at_once) => format!("{running} of {at_once} steps {run}"),
+    }];
+    if let Some(tokens) = bound.tokens {
+        let tokens = (tokens.max(0.0) * 10.0).floor() / 10.0;
+        let are = if tokens == 1.0 {
+            "token is"
+        } else {
+            "tokens are"
+        };
+        uses.push(format!("{tokens} {are} left"));
+    }
+    if let Some(at) = bound.free_at {
+        let wait = at.duration_since(now);
+        let seconds = wait.as_secs() + i64::from(wait.subsec_nanos() > 0);
+        let wait = span(seconds.max(0));
+        uses.push(format!("it has room in {wait} at the earliest, at {at:.0}"));
+    }
+    format!("{name} {room} ({})", uses.join(", "))
+}
+
 /// Describes a blocker, which is a reason why an instance does not run, in a sentence for people.
 #[expect(
     clippy::too_many_lines,
@@ -275,6 +318,11 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> String {
         } => {
             let which = if *any { "any of" } else { "all of" };
             format!("It waits for {which} {pending} children, {}.", deadline(at))
+        }
+        Blocker::AwaitingLimit { since, limits } => {
+            let bounds: Vec<String> = limits.iter().map(|bound| said_bound(bound, now)).collect();
+            let text = format!("It has waited for a limit since {since:.0}: {}", bounds.join("; "));
+            format!("{}.", text.trim_end_matches([':', ' ']))
         }
         Blocker::Queued { lane, ahead, head } => {
             let head = &head.instance;

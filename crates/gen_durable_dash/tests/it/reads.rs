@@ -342,3 +342,43 @@ async fn a_search_finds_an_old_settled_instance_by_its_key_tenant_and_age() {
         "{none}"
     );
 }
+
+#[tokio::test]
+async fn the_reason_of_an_instance_that_awaits_limits_names_each_limit_and_key_with_its_use() {
+    let server = TestServer::new().await;
+    server
+        .sql(
+            r"insert into SCHEMA.limits (name, at_once, per_key, rate, period, burst) values ('api', 2, 1, 1, 3600, 1);
+              insert into SCHEMA.limits (name, paused_at) values ('mail', SCHEMA.clock());
+              insert into SCHEMA.limit_tokens (name, key, tokens, at) values ('api', '', 0, SCHEMA.clock());
+              insert into SCHEMA.instances (machine, step, state, status, limit_group, locked_by)
+              values ('m', 's', '{}', 'executing', E'api\x01acme', gen_random_uuid()),
+                  ('m', 's', '{}', 'awaiting_limit', E'api\x01acme\x02mail\x01', null)",
+        )
+        .await;
+    let why = server.read("/api/v1/instances/2/explain").await;
+    assert_eq!(why["blockers"][0]["kind"], "awaiting_limit", "{why}");
+    let reason = why["reason"].as_str().unwrap();
+    for part in [
+        "It has waited for a limit since ",
+        "the limit api has no room (1 of 2 steps runs, 0 tokens are left, it has room in ",
+        "the key acme of the limit api has no room (1 of 1 step runs)",
+        "the limit mail is paused (0 steps run)",
+    ] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    assert!(!reason.contains('{'), "{reason}");
+}
+
+#[tokio::test]
+async fn a_search_in_the_order_oldest_continues_with_the_cursor_after() {
+    let server = TestServer::new().await;
+    plant(&server).await;
+    let search = "/api/v1/instances?sort=oldest&limit=20";
+    let first = server.read(search).await;
+    let next = first["next"].as_str().unwrap();
+    let second = server.read(&format!("{search}&after={next}")).await;
+    assert_eq!(ids(&second).first().map(String::as_str), Some("21"));
+    let refused = server.get(&format!("{search}&before={next}")).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);
+}
