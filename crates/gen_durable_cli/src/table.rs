@@ -156,7 +156,7 @@ fn coloured(line: &str, status: &str) -> String {
         "done" => GREEN,
         "failed" | "stuck" => RED,
         "executing" => BLUE,
-        "awaiting_signal" | "awaiting_children" => MAGENTA,
+        "awaiting_signal" | "awaiting_children" | "awaiting_limit" => MAGENTA,
         "queued" | "cancelled" => YELLOW,
         _ => return line.to_owned(),
     };

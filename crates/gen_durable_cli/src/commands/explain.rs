@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::bail;
 use gen_durable::{
-    inspect::{Blocker, Explanation},
+    inspect::{Blocker, Explanation, LimitUse},
     schedule::Timestamp,
 };
 use serde_json::{Value, json};
@@ -149,6 +149,55 @@ fn counted(count: i64) -> String {
     }
 }
 
+/// Describes since when an instance waits for a limit, and the use of each bound that it needs.
+fn describe_limits(since: Timestamp, limits: &[LimitUse], now: Timestamp) -> String {
+    let since = relative(since, now);
+    let bounds = limits.iter().map(|bound| describe_bound(bound, now));
+    let waits = std::iter::once(format!("it waits for a limit (started {since})"));
+    waits.chain(bounds).collect::<Vec<_>>().join("; ")
+}
+
+/// Describes the use of one bound of a limit, and when it has room again.
+fn describe_bound(bound: &LimitUse, now: Timestamp) -> String {
+    let limit = &bound.limit;
+    let name = match bound.key.as_str() {
+        "" => format!("the limit {limit}"),
+        key => format!("the key {key} of the limit {limit}"),
+    };
+    let room = match (bound.paused, bound.is_full()) {
+        (true, _) => format!(
+            "is paused (`durable limits resume {}` resumes it)",
+            quoted(limit)
+        ),
+        (false, true) => "has no room".to_owned(),
+        (false, false) => "has room".to_owned(),
+    };
+    let running = counted(bound.running);
+    let run = if bound.running == 1 { "runs" } else { "run" };
+    let mut text = match bound.at_once {
+        None if bound.running == 1 => format!("{name} {room}: 1 step runs"),
+        None => format!("{name} {room}: {running} steps {run}"),
+        Some(1) => format!("{name} {room}: {running} of 1 step {run}"),
+        Some(at_once) => format!(
+            "{name} {room}: {running} of {} steps {run}",
+            thousands(at_once)
+        ),
+    };
+    if let Some(tokens) = bound.tokens {
+        let tokens = (tokens.max(0.0) * 10.0).floor() / 10.0;
+        let are = if tokens == 1.0 {
+            "token is"
+        } else {
+            "tokens are"
+        };
+        text.push_str(&format!(", {tokens} {are} left"));
+    }
+    if let Some(at) = bound.free_at {
+        text.push_str(&format!(", room {} at the earliest", relative(at, now)));
+    }
+    text
+}
+
 /// Describes a blocker, which is a reason why an instance does not run, in one sentence.
 fn describe(blocker: &Blocker, now: Timestamp) -> String {
     match blocker {
@@ -181,6 +230,7 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             }
             text
         }
+        Blocker::AwaitingLimit { since, limits } => describe_limits(*since, limits, now),
         Blocker::Queued { lane, ahead, head } => {
             let ahead = counted(*ahead);
             format!("it is in the lane {lane} with {ahead} before it; the head of the lane is {}", because_of(head))

@@ -232,12 +232,16 @@ fn queue_rows(reading: &Reading) -> Rows {
 }
 
 fn machine_rows(reading: &Reading) -> Rows {
-    const STATUSES: [Status; 5] = [
-        Status::Runnable,
-        Status::Executing,
-        Status::AwaitingSignal,
-        Status::Stuck,
-        Status::Failed,
+    const STATUSES: [&[Status]; 5] = [
+        &[Status::Runnable],
+        &[Status::Executing],
+        &[
+            Status::AwaitingSignal,
+            Status::AwaitingChildren,
+            Status::AwaitingLimit,
+        ],
+        &[Status::Stuck],
+        &[Status::Failed],
     ];
     let mut rows = Rows::new([
         "machine",
@@ -251,14 +255,16 @@ fn machine_rows(reading: &Reading) -> Rows {
     ])
     .right([1, 2, 3, 4, 5, 6, 7]);
     for machine in reading.machines.iter().take(ROWS_MAX) {
-        let [runnable, executing, awaiting, stuck, failed] = STATUSES.map(|status| {
-            let count = machine.statuses.get(status.name()).copied();
-            let plus = if reading.capped.contains(&status) {
-                "+"
-            } else {
-                ""
-            };
-            format!("{}{plus}", thousands(count.unwrap_or_default()))
+        let [runnable, executing, awaiting, stuck, failed] = STATUSES.map(|statuses| {
+            let counts = statuses
+                .iter()
+                .filter_map(|status| machine.statuses.get(status.name()));
+            let count: i64 = counts.sum();
+            let is_capped = statuses
+                .iter()
+                .any(|status| reading.capped.contains(status));
+            let plus = if is_capped { "+" } else { "" };
+            format!("{}{plus}", thousands(count))
         });
         rows.add([
             machine.machine.clone(),

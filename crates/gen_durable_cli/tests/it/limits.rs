@@ -1,14 +1,14 @@
 //! Tests `durable limits`: the list, changes of bounds, pause and resume.
 
 use gen_durable::{
-    Context, Engine, Job, StepError,
+    Client, Context, Engine, Job, Pool, StepError,
     machine::{Limit, Limits},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use super::{TestSchema, stderr, stdout};
+use super::{TestSchema, output::sql, stderr, stdout};
 
 #[derive(Serialize, Deserialize)]
 struct Call;
@@ -144,5 +144,23 @@ async fn durable_limits_refuses_an_unknown_limit_and_invalid_bounds() {
             "{arguments:?}: {}",
             stderr(&output)
         );
+    }
+}
+
+#[tokio::test]
+async fn durable_explain_names_the_limits_of_an_instance_that_awaits_them() {
+    let db = declared().await;
+    let client = Client::new(Pool::connect_to(&db.url, &db.schema).await.unwrap());
+    let insert = r"insert into S.instances (machine, step, state, status, limit_group)
+        values ('call', 'run', '{}', 'awaiting_limit', E'api\x01acme')";
+    sql(&client, insert).await;
+    db.json(&["limits", "pause", "api"]);
+    let explained = stdout(&db.run(&["explain", "1"]));
+    for part in [
+        "it waits for a limit (started ",
+        "; the limit api is paused (`durable limits resume api` resumes it): 0 of 10 steps run, 100 tokens are left",
+        "; the key acme of the limit api is paused",
+    ] {
+        assert!(explained.contains(part), "{part}: {explained}");
     }
 }
