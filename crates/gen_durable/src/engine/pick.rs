@@ -111,7 +111,7 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
                 core.batch_limit.claimed(picked.rows.len());
-                // A pick whose queues are all paused has tried no group.
+                // If all queues of the pick are paused, it has tried no group.
                 if picked.left_limited || wanted.queues.iter().all(|q| picked.paused.contains(q)) {
                     core.free_limits(wanted.freed.iter().cloned());
                 }

@@ -148,7 +148,7 @@ async fn durable_limits_refuses_an_unknown_limit_and_invalid_bounds() {
 }
 
 #[tokio::test]
-async fn durable_explain_and_top_show_an_instance_that_awaits_a_limit() {
+async fn durable_explain_names_the_limits_of_an_instance_that_awaits_them() {
     let db = declared().await;
     let client = Client::new(Pool::connect_to(&db.url, &db.schema).await.unwrap());
     let insert = r"insert into S.instances (machine, step, state, status, limit_group)
@@ -163,8 +163,4 @@ async fn durable_explain_and_top_show_an_instance_that_awaits_a_limit() {
     ] {
         assert!(explained.contains(part), "{part}: {explained}");
     }
-    let screen = stdout(&db.run(&["top"]));
-    let machine = screen.lines().find(|line| line.starts_with("call"));
-    let columns: Vec<&str> = machine.unwrap().split_whitespace().collect();
-    assert_eq!(columns, ["call", "0.0", "0.0", "0", "0", "1", "0", "0"]);
 }

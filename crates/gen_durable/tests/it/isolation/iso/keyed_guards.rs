@@ -31,8 +31,8 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 15] = [
         &[
             (
                 "_assign_partition",
-                "(i.status in ('runnable', 'executing') or i.locked_by is not null)\n        for no key update skip locked;",
-                "(i.status in ('runnable', 'executing') or i.locked_by is not null);",
+                "(i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null)\n        for no key update skip locked;",
+                "(i.status in ('runnable', 'executing', 'awaiting_limit') or i.locked_by is not null);",
             ),
             (
                 "_choose_partition_holders",

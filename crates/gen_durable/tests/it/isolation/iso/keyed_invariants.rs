@@ -71,7 +71,7 @@ const PLACED: &str = "
     select 'waits for a partition that has no holder: ' || w.id from S.instances w
     where w.partition_waiting and not exists (
         select from S.instances h where h.tenant = w.tenant and h.partition_key = w.partition_key and not h.partition_waiting
-          and (h.status in ('runnable', 'executing') or h.locked_by is not null))
+          and (h.status in ('runnable', 'executing', 'awaiting_limit') or h.locked_by is not null))
     union all
     select 'is due and waits for a partition holder that is not due: ' || w.id from S.instances w
     join S.instances h on h.tenant = w.tenant and h.partition_key = w.partition_key and not h.partition_waiting and h.status = 'runnable'
