@@ -21,7 +21,7 @@ use crate::store::pick::{CountGroup, Group};
 /// large group that has found no work for `CALM_AFTER` a worker counts less often: once in
 /// `COUNT_EVERY_WORKER` for each worker of the group, up to a longest interval.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-const COUNT_EVERY_WORKER: Duration = Duration::from_millis(50);
+const COUNT_EVERY_WORKER: Duration = Duration::from_millis(100);
 const COUNT_EVERY_MAX: Duration = Duration::from_secs(10);
 /// A group that has found no work for this long is calm: its workers poll and count less often.
 pub(crate) const CALM_AFTER: Duration = Duration::from_secs(30);
@@ -102,9 +102,14 @@ impl Fleet {
             .map_or(Duration::MAX, |(counted_at, _)| counted_at.elapsed())
     }
 
+    /// Returns whether the next pick should count the group.
+    pub(crate) fn is_count_due(&self) -> bool {
+        self.count_age() >= self.count_every()
+    }
+
     /// Returns what the next pick should ask about the group, if it should count the group.
     pub(crate) fn count_due(&self) -> Option<CountGroup> {
-        (self.count_age() >= self.count_every()).then(|| CountGroup {
+        self.is_count_due().then(|| CountGroup {
             found_work: self.found_work.swap(false, Ordering::Relaxed),
         })
     }
@@ -371,7 +376,7 @@ mod tests {
         let fleet = Fleet::default();
         let long_ago = Instant::now().checked_sub(CALM_AFTER).unwrap();
         *fleet.found_work_at.lock().unwrap() = long_ago;
-        for (size, expected) in [(1, 1_000), (20, 1_000), (100, 5_000), (1_000, 10_000)] {
+        for (size, expected) in [(1, 1_000), (10, 1_000), (50, 5_000), (1_000, 10_000)] {
             fleet.count(Group {
                 idle: CALM_AFTER,
                 ..group(size, 0)

@@ -29,6 +29,7 @@ mod results;
 mod rollup;
 mod running;
 pub(crate) mod schedules;
+mod set_aside;
 mod spawn;
 pub(crate) mod start;
 mod step;

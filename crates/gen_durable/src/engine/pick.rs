@@ -12,18 +12,15 @@ use tracing::Instrument;
 
 use super::{
     core::Core,
-    failures::InstanceFailure,
     fleet::{CALM_AFTER, SHARED_POLL_MAX},
     local::HeldInstance,
+    set_aside::set_aside,
     work::staff,
 };
-use crate::{
-    id::Status,
-    store::{
-        connection::Connection,
-        fault::Fault,
-        pick::{self, Mark, Picked, SetAside, Wanted},
-    },
+use crate::store::{
+    connection::Connection,
+    fault::Fault,
+    pick::{self, Mark, Picked, Wanted},
 };
 
 /// How far the watermark of a priority stays behind the current time. A transaction that enqueues
@@ -56,6 +53,7 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
         knows_priorities: false,
         looked_at: Instant::now(),
         rate: 0.0,
+        saw_paused: false,
         retry: RETRY_FIRST,
     };
     loop {
@@ -66,7 +64,7 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
         if core.phase.is_draining() {
             return;
         }
-        picker.listen(&core);
+        let hinted = picker.listen(&core);
         // The committer wakes the picker when it has removed an instance of a queue that was full.
         // It may do so while the picker computes the room, so the picker announces its wait before.
         core.wake.announce_wait_for_room(true);
@@ -95,6 +93,22 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
             continue;
         }
         wanted.freed = core.take_freed_limits();
+        if !hinted && picker.rests(&core, &wanted) {
+            match pick::may_claim(connection, &wanted).await {
+                Ok(None) => {}
+                Ok(Some(nothing)) => {
+                    core.unreachable.store(false, Ordering::Relaxed);
+                    picker.retry = RETRY_FIRST;
+                    let pause = picker.accept(&core, &wanted, nothing);
+                    wait(&core, pause).await;
+                    continue;
+                }
+                Err(fault) => {
+                    picker.wait_out(&core, &fault).await;
+                    continue;
+                }
+            }
+        }
         let picking = pick::claim(
             connection,
             &wanted,
@@ -132,54 +146,6 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
     }
 }
 
-/// After a refused pick, finds the instances that the database refuses to claim and sets them aside
-/// as `stuck`. The search is by bisection, as the committer's search in a refused batch. Returns
-/// whether it found any such instance; the next pick then claims the other instances.
-pub(crate) async fn set_aside(
-    core: &Core,
-    connection: &Connection,
-    wanted: &Wanted,
-    fault: &Fault,
-) -> bool {
-    if !fault.blames_the_data() {
-        return false;
-    }
-    match pick::set_aside_refused(connection, wanted, &core.worker.steps).await {
-        Ok(aside) => {
-            let found = !aside.is_empty();
-            for SetAside {
-                id,
-                machine,
-                step,
-                attempt,
-                reason,
-            } in aside
-            {
-                // Marks the stuck instance in memory, so that this process does not retry it by
-                // itself.
-                core.undecodable.add(id);
-                let attempt = u32::try_from(attempt).unwrap_or_default();
-                core.failures.report(InstanceFailure {
-                    machine,
-                    id,
-                    step,
-                    attempt,
-                    error: reason,
-                    status: Status::Stuck,
-                });
-            }
-            found
-        }
-        Err(fault) => {
-            tracing::warn!(
-                error = fault.message(),
-                "could not find the instance that makes a pick fail"
-            );
-            false
-        }
-    }
-}
-
 /// The state of the picker for one priority of a queue.
 #[derive(Debug, Clone, Copy)]
 struct PriorityMark {
@@ -207,14 +173,18 @@ struct Picker {
     looked_at: Instant,
     /// How many rows the picker has recently claimed per second.
     rate: f64,
+    /// Whether a queue was paused at the last pick.
+    saw_paused: bool,
     retry: Duration,
 }
 
 impl Picker {
     /// Reads the wake hints and the priorities that the last sweep found. Lowers watermarks and
-    /// adds new priorities accordingly.
-    fn listen(&mut self, core: &Core) {
-        for hint in core.wake.take_hints() {
+    /// adds new priorities accordingly. Returns whether there was a hint.
+    fn listen(&mut self, core: &Core) -> bool {
+        let hints = core.wake.take_hints();
+        let hinted = !hints.is_empty();
+        for hint in hints {
             if core.queue_named(&hint.queue).is_none() {
                 continue;
             }
@@ -242,6 +212,7 @@ impl Picker {
                     .used_at = Instant::now();
             }
         }
+        hinted
     }
 
     fn learn(&mut self, used: Vec<(String, i16)>) {
@@ -272,6 +243,17 @@ impl Picker {
             () = tokio::time::sleep(self.retry) => {}
         }
         self.retry = (self.retry * 2).min(RETRY_MAX);
+    }
+
+    /// Returns whether the picker probably has nothing to claim, so that it first asks whether a
+    /// pick may claim anything: neither this worker nor its group has found work for a while. A
+    /// pick counts the group and reads which queues are paused, and while one is paused every poll
+    /// is a pick.
+    fn rests(&self, core: &Core, wanted: &Wanted) -> bool {
+        core.fleet.idle() >= BUSY_FOR
+            && !core.fleet.is_count_due()
+            && wanted.freed.is_empty()
+            && !self.saw_paused
     }
 
     fn wanted(&mut self, core: &Core) -> Wanted {
@@ -321,6 +303,7 @@ impl Picker {
         // polls.
         let is_paused = |queue: &String| paused.contains(queue);
         core.fleet.record_room(!wanted.queues.iter().all(is_paused));
+        self.saw_paused = !paused.is_empty();
         let came = rows.len();
         let mut by_queue: HashMap<String, Vec<HeldInstance>> = HashMap::new();
         for row in rows {

@@ -18,6 +18,9 @@ sql!(prepared PICK, "pick.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4,
     BOOL, BOOL, TEXT_ARRAY
 ]);
+sql!(prepared MAY_CLAIM, "may_claim.sql", [
+    TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY
+]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
 sql!(
     SET_ASIDE_REFUSED,
@@ -142,6 +145,44 @@ pub(crate) struct Group {
     pub(crate) place: u32,
     /// How long ago a worker of the group last found work, to about a second.
     pub(crate) idle: Duration,
+}
+
+/// Returns what a pick for these ranges would return if it can claim and place no instance, or
+/// `None` if it may. The statement costs less than a pick, writes nothing and waits for no lock. It
+/// does not read which queues are paused.
+pub(crate) async fn may_claim(
+    connection: &Connection,
+    wanted: &Wanted,
+) -> Result<Option<Picked>, Fault> {
+    let answer = connection
+        .query(
+            &MAY_CLAIM,
+            &[
+                &wanted.queues,
+                &wanted.range_queues,
+                &wanted.range_priorities,
+                &wanted.range_from,
+                &wanted.range_from_id,
+            ],
+        )
+        .await?;
+    let [row] = answer.as_slice() else {
+        return Err(Fault::unexpected(
+            "the probe for instances must return one row",
+        ));
+    };
+    if named(row, "may_claim")? {
+        return Ok(None);
+    }
+    Ok(Some(Picked {
+        rows: Vec::new(),
+        now: named(row, "now")?,
+        next_due: named(row, "next_due")?,
+        paused: Vec::new(),
+        left_some: false,
+        left_limited: false,
+        group: None,
+    }))
 }
 
 /// Claims a batch of instances in one statement and one round trip. The claims have committed when

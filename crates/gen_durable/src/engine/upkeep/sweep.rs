@@ -6,11 +6,7 @@ use std::{
 };
 
 use crate::{
-    engine::{
-        core::Core,
-        local::HeldInstance,
-        pick::{hand_out, set_aside},
-    },
+    engine::{core::Core, local::HeldInstance, pick::hand_out, set_aside::set_aside},
     store::{
         connection::Connection,
         fault::Fault,

@@ -108,14 +108,13 @@ async fn a_running_engine_needs_fewer_than_200_picks_and_commits_for_2001_jobs()
     .await;
     running.stop().await;
     let sent = lab.statements();
-    let hot = sent["pick.sql"] + sent["write_step_results.sql"];
+    // A pick of the sweep that runs beside a pick of the picker may lock rows that the picker has
+    // just claimed. On a busy computer it may hold them for longer than a commit waits, and the
+    // commit then asks which rows are locked.
+    let locked = sent.get("locked.sql").copied().unwrap_or_default();
+    let hot = sent["pick.sql"] + sent["write_step_results.sql"] + locked;
     assert!(hot < 200, "2,001 jobs took {hot} statements: {sent:?}");
-    for name in [
-        "release_claims.sql",
-        "resolve.sql",
-        "locked.sql",
-        "reap.sql",
-    ] {
+    for name in ["release_claims.sql", "resolve.sql", "reap.sql"] {
         assert_eq!(sent.get(name), None, "{sent:?}");
     }
 }

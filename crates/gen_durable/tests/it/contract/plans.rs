@@ -138,6 +138,11 @@ async fn a_pick_of_a_hundred_instances_costs_the_same_whatever_else_the_table_ho
         .unwrap();
     let text = pick(&schema, "-5, 0");
     let base = settled_pages(&mut client, &text).await;
+    // The probe of a picker at rest with the same ranges.
+    let probe = format!(
+        "select * from {schema}._may_claim(array['plan'], array['plan', 'plan'], array[-5, 0]::smallint[],
+            array_fill('epoch'::timestamptz, array[2]), array_fill(0::bigint, array[2]))"
+    );
     let rows = ballast();
     let cases = [
         (
@@ -184,6 +189,8 @@ async fn a_pick_of_a_hundred_instances_costs_the_same_whatever_else_the_table_ho
             before_vacuum < base * 4 || priority == -5,
             "{what}: {before_vacuum} pages before the statistics were made, {base} alone"
         );
+        let probed = pages_of(&mut client, Some(&probe), &probe).await;
+        assert!(probed < 40, "{what}: a probe touched {probed} pages");
     }
 }
 

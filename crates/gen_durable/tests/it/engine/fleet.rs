@@ -146,6 +146,81 @@ async fn a_worker_with_a_paused_queue_leaves_the_group_and_runs_jobs_after_the_q
     engine.stop().await;
 }
 
+/// A picker at rest asks `_may_claim` whether a pick may claim or place anything. Whatever a pick
+/// finds, the answer is yes.
+#[tokio::test]
+async fn a_worker_at_rest_learns_of_everything_that_a_pick_would_find() {
+    let pool = live().await;
+    let (sql, schema) = (sql().await, pool.schema());
+    let ranges =
+        "array['default'], array[0::smallint], array['epoch'::timestamptz], array[0::bigint]";
+    let may_claim = format!(
+        "select may_claim, next_due > now + interval '50 min' from {schema}._may_claim(array['default'], {ranges})"
+    );
+    let may_claim = async || {
+        let row = sql.query_one(&may_claim, &[]).await.unwrap();
+        (row.get::<_, bool>(0), row.get::<_, Option<bool>>(1))
+    };
+    let pick = format!(
+        "select count(id) from {schema}._pick(array['default'], array[100], {ranges}, array['m/1'], gen_random_uuid(), 60, 1)"
+    );
+    let pick = async || sql.query_one(&pick, &[]).await.unwrap().get::<_, i64>(0);
+    let instance = |columns: &str, values: &str| {
+        format!(
+            "insert into {schema}.instances (machine, step, state{columns}) select 'm', 'run', '{{}}'{values}"
+        )
+    };
+    assert_eq!(may_claim().await, (false, None), "the table is empty");
+
+    let later = instance(
+        ", eligible_at",
+        ", statement_timestamp() + interval '1 hour'",
+    );
+    sql.batch_execute(&later).await.unwrap();
+    assert_eq!(may_claim().await, (false, Some(true)), "due in an hour");
+    assert_eq!(pick().await, 0);
+
+    let elsewhere = instance(", queue", ", 'other'");
+    sql.batch_execute(&elsewhere).await.unwrap();
+    assert_eq!(may_claim().await, (false, Some(true)), "another queue");
+
+    for (what, text) in [
+        ("an instance is due", instance("", "")),
+        ("a suspect is due", instance(", crash_count", ", 2")),
+    ] {
+        sql.batch_execute(&text).await.unwrap();
+        assert!(may_claim().await.0, "{what}");
+        assert_eq!(pick().await, 1, "{what}");
+        assert!(!may_claim().await.0, "claimed: {what}");
+    }
+
+    // A lane: its second instance becomes claimable when a pick has placed it.
+    let enqueue = format!(
+        "select {schema}.enqueue_all(jsonb_build_array(jsonb_build_object('machine', 'm', 'step', 'run', 'state', '{{}}'::jsonb, 'lane', 'l')))
+         from generate_series(1, 2)"
+    );
+    // A transaction that has drawn an arrival number and stays open.
+    let caller = crate::support::sql().await;
+    caller.batch_execute("begin").await.unwrap();
+    caller.batch_execute(&enqueue).await.unwrap();
+    sql.batch_execute(&enqueue).await.unwrap();
+    assert!(may_claim().await.0, "instances have entered a lane");
+    let mut claimed = pick().await;
+    caller.batch_execute("commit").await.unwrap();
+    assert!(may_claim().await.0, "an earlier arrival has committed");
+    claimed += pick().await;
+    assert_eq!(claimed, 1, "one instance of the lane at a time");
+    let placed = format!("select count(*) from {schema}.instances where arrival_no is not null");
+    let left: i64 = sql.query_one(&placed, &[]).await.unwrap().get(0);
+    assert_eq!(left, 0, "both picks have placed their arrivals");
+
+    let waiting = format!(
+        "insert into {schema}.limit_backlog (queue, limit_group, names) values ('default', 'g', array['g'])"
+    );
+    sql.batch_execute(&waiting).await.unwrap();
+    assert!(may_claim().await.0, "a group waits for a limit");
+}
+
 #[tokio::test]
 async fn a_worker_of_a_large_group_finds_an_instance_that_committed_long_after_its_due_time() {
     let (pool, gate) = (live().await, Arc::new(Semaphore::new(3)));

@@ -3,6 +3,8 @@
 
 use gen_durable::{SECOND, Settings};
 
+use crate::support::eventually;
+
 use super::{
     commits::{Gate, Gated},
     proxy::Fault,
@@ -85,6 +87,42 @@ async fn the_picker_sends_a_pick_again_that_never_reached_the_server() {
         )
         .await;
     }
+    engine.stop().await;
+}
+
+/// A picker that has found no work for some seconds asks whether a pick may claim anything, and
+/// picks only then, or to count its group.
+#[tokio::test]
+async fn a_picker_at_rest_finds_an_instance_even_if_its_probes_fail() {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let settings = Settings {
+        statement_timeout: SECOND / 2,
+        ..quick()
+    };
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Walker>().settings(settings)
+    });
+    engine.ready().await;
+    for fault in [Fault::CutBefore, Fault::CutAfter, Fault::SwallowRequest] {
+        let rule = stage.proxy.on("._may_claim(", fault);
+        rule.fired(1).await;
+        let probes = stage.proxy.done("._may_claim(");
+        eventually("the picker probes again", async || {
+            stage.proxy.done("._may_claim(") > probes
+        })
+        .await;
+    }
+    let walker = stage
+        .lab
+        .enqueue(Walker {
+            first: First::Next,
+            steps: 0,
+        })
+        .await
+        .unwrap();
+    stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
+    assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, "at rest").await;
     engine.stop().await;
 }
 
