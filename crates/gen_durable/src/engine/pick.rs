@@ -93,55 +93,16 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
             continue;
         }
         wanted.freed = core.take_freed_limits();
-        if !hinted && picker.rests(&core, &wanted) {
-            match pick::may_claim(connection, &wanted).await {
-                Ok(None) => {}
-                Ok(Some(nothing)) => {
-                    core.unreachable.store(false, Ordering::Relaxed);
-                    picker.retry = RETRY_FIRST;
-                    let pause = picker.accept(&core, &wanted, nothing);
-                    wait(&core, pause).await;
-                    continue;
-                }
-                Err(fault) => {
-                    picker.wait_out(&core, &fault).await;
-                    continue;
-                }
-            }
+        if !hinted
+            && picker.rests(&core, &wanted)
+            && let Some(pause) = picker.probe(&core, connection, &wanted).await
+        {
+            wait(&core, pause).await;
+            continue;
         }
-        let picking = pick::claim(
-            connection,
-            &wanted,
-            &core.worker.steps,
-            &core.worker.id,
-            core.lease_seconds(),
-            core.fleet.count_due(),
-        );
-        let picked = picking
-            .instrument(tracing::debug_span!("pick", queues = ?wanted.queues))
-            .await;
-        match picked {
-            Ok(picked) => {
-                core.unreachable.store(false, Ordering::Relaxed);
-                picker.retry = RETRY_FIRST;
-                core.batch_limit.claimed(picked.rows.len());
-                // If all queues of the pick are paused, it has tried no group.
-                if picked.left_limited || wanted.queues.iter().all(|q| picked.paused.contains(q)) {
-                    core.free_limits(wanted.freed.iter().cloned());
-                }
-                let pause = picker.accept(&core, &wanted, picked);
-                if !pause.is_zero() {
-                    wait(&core, pause).await;
-                }
-            }
-            Err(fault) if set_aside(&core, connection, &wanted, &fault).await => {
-                core.free_limits(wanted.freed);
-            }
-            Err(fault) => {
-                core.batch_limit.failed(&wanted, &fault);
-                core.free_limits(wanted.freed);
-                picker.wait_out(&core, &fault).await;
-            }
+        let pause = picker.pick(&core, connection, wanted).await;
+        if !pause.is_zero() {
+            wait(&core, pause).await;
         }
     }
 }
@@ -254,6 +215,69 @@ impl Picker {
             && !core.fleet.is_count_due()
             && wanted.freed.is_empty()
             && !self.saw_paused
+    }
+
+    /// Asks whether a pick may claim anything. Returns how long to wait before the next poll, or
+    /// `None` if the picker should pick now.
+    async fn probe(
+        &mut self,
+        core: &Arc<Core>,
+        connection: &Connection,
+        wanted: &Wanted,
+    ) -> Option<Duration> {
+        match pick::may_claim(connection, wanted).await {
+            Ok(None) => None,
+            Ok(Some(nothing)) => {
+                core.unreachable.store(false, Ordering::Relaxed);
+                self.retry = RETRY_FIRST;
+                Some(self.accept(core, wanted, nothing))
+            }
+            Err(fault) => {
+                self.wait_out(core, &fault).await;
+                Some(Duration::ZERO)
+            }
+        }
+    }
+
+    /// Claims instances and starts their steps. Returns how long to wait before the next poll.
+    async fn pick(
+        &mut self,
+        core: &Arc<Core>,
+        connection: &Connection,
+        wanted: Wanted,
+    ) -> Duration {
+        let picking = pick::claim(
+            connection,
+            &wanted,
+            &core.worker.steps,
+            &core.worker.id,
+            core.lease_seconds(),
+            core.fleet.count_due(),
+        );
+        let picked = picking
+            .instrument(tracing::debug_span!("pick", queues = ?wanted.queues))
+            .await;
+        match picked {
+            Ok(picked) => {
+                core.unreachable.store(false, Ordering::Relaxed);
+                self.retry = RETRY_FIRST;
+                core.batch_limit.claimed(picked.rows.len());
+                // If all queues of the pick are paused, it has tried no group.
+                if picked.left_limited || wanted.queues.iter().all(|q| picked.paused.contains(q)) {
+                    core.free_limits(wanted.freed.iter().cloned());
+                }
+                return self.accept(core, &wanted, picked);
+            }
+            Err(fault) if set_aside(core, connection, &wanted, &fault).await => {
+                core.free_limits(wanted.freed);
+            }
+            Err(fault) => {
+                core.batch_limit.failed(&wanted, &fault);
+                core.free_limits(wanted.freed);
+                self.wait_out(core, &fault).await;
+            }
+        }
+        Duration::ZERO
     }
 
     fn wanted(&mut self, core: &Core) -> Wanted {
