@@ -66,7 +66,7 @@ drop function gen_durable._partition_successors;
 drop function gen_durable._one_in;
 drop function gen_durable._write_step_results;
 drop function gen_durable._set_aside_refused;
-drop function gen_durable._may_claim;
+drop function gen_durable._next_claim;
 drop function gen_durable._pick;
 drop function gen_durable._next_due;
 drop function gen_durable._fleet;

@@ -53,7 +53,9 @@ create type gen_durable.claimed as (
     inbox       text,
     children    text,
     parent_id   bigint,
-    predecessor_id    bigint,      -- the instance that ran before in the lane or partition
+    -- The instance that ran before in the lane or partition. In the last row of `_pick`: the result
+    -- of `_place_arrivals`.
+    predecessor_id    bigint,
     -- In the row without an id of `_write_keyed_step_results`: the instances with a written result.
     marks       bigint[],
     failures    int,
@@ -2215,10 +2217,12 @@ end $$;
 -- Places instances that have entered a lane or wait for a partition key, if any has arrived since
 -- the last placement. If it cannot exclude new arrivals cheaply (many arrival numbers were drawn),
 -- it starts a placement, and only the picker that gets the placement lock reads the numbers.
+-- Returns the arrival number up to which everything was placed before, or null if a transaction was
+-- open that may have drawn a smaller number.
 --   called by: _pick      index: placement_watermarks_pkey, instances_arrival_no; as _place_new
 --   locks: as _place_new
 -- It runs under the planner settings of its callers (see schema/planner.sql).
-create function gen_durable._place_arrivals() returns void
+create function gen_durable._place_arrivals() returns bigint
 language plpgsql
 as $$
 declare
@@ -2232,6 +2236,7 @@ begin
        or exists (select from gen_durable.instances i where i.arrival_no > placement.placed_to) then
         perform gen_durable._place_new(1000);
     end if;
+    return case when placement.open_xids = '{}' then placement.placed_to end;
 end $$;
 
 -- schema/functions/_repair_lanes.sql
@@ -3406,7 +3411,8 @@ end $$;
 -- The p_range arrays are ranges (queue, priority, from, from_id). This worker has already read
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
--- due time, the paused queues and, with p_counts_fleet, the group of the worker (see `_fleet`).
+-- due time, the paused queues, the result of `_place_arrivals` and, with p_counts_fleet, the group
+-- of the worker (see `_fleet`).
 -- p_freed has the limits, as groups (see `_limit_pairs`), of the claims that the worker has ended
 -- since its last pick: instances that wait for these limits may begin.
 create function gen_durable._pick(
@@ -3425,7 +3431,7 @@ declare
     info gen_durable.claimed;
 begin
     if not gen_durable._is_read_committed() then perform gen_durable._require_read_committed(); end if;
-    perform gen_durable._place_arrivals();
+    info.predecessor_id := gen_durable._place_arrivals();
     -- Most picks of a fleet find nothing. One probe per range finds the first entry after the
     -- watermark, so that such a pick starts none of the statements that claim instances.
     select (select min(first.eligible_at)
@@ -3504,45 +3510,54 @@ begin
     return next info;
 end $$;
 
--- schema/functions/_may_claim.sql
--- Tells whether a pick for these ranges may claim or place an instance now, and when the next
--- instance is due. A worker without work calls this function instead of `_pick`: it costs about a
--- third, which counts when a hundred workers at rest poll once a second each.
---   called by: store::pick::may_claim      locks: nothing
---   index: instances_pick, one probe per range; instances_suspects, limit_backlog_ready, one probe
---   per queue; placement_watermarks_pkey; instances_arrival_no
--- The ranges are those of `_pick`. A wrong "yes" costs an empty pick: a queue may be paused, a step
--- unknown, and a transaction that was open at the last placement may still be open.
-create function gen_durable._may_claim(
+-- schema/functions/_next_claim.sql
+-- Returns when a pick for these ranges may claim an instance: the earliest due time, which may have
+-- passed; 1970 if a pick may place an instance now; or null. A worker without work calls this
+-- function instead of `_pick`: it costs about a quarter, which counts when a hundred workers at
+-- rest poll once a second each.
+--   called by: store::pick::next_claim      locks: nothing
+--   index: instances_pick, one probe per range; instances_arrival_no, one probe; with p_limited
+--   limit_backlog_ready, one probe per queue
+-- The ranges are those of `_pick`, and p_placed_to is the arrival number that the last pick of this
+-- worker returned: it had placed everything up to that number. A worker that has declared limits
+-- passes p_limited. The function does not read suspects, which wait for the next pick: a worker at
+-- rest picks whenever it counts its group. A wrong answer costs an empty pick: a queue may be
+-- paused, or a step unknown.
+-- Most workers have one range, so one plain query probes that range and the arrivals. A query over
+-- unnested ranges would cost a third more, although it is shorter.
+create function gen_durable._next_claim(
     p_queues text[], p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    out may_claim boolean, out next_due timestamptz, out now timestamptz
-)
+    p_placed_to bigint, p_limited boolean
+) returns timestamptz
 language plpgsql stable
 as $$
--- planner: pinned, nested loops, generic
+-- planner: pinned, generic
+declare
+    due timestamptz;
+    earliest timestamptz;
 begin
-    now := gen_durable.clock();
-    select (select min(first.eligible_at)
-            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
-            cross join lateral (
-                select i.eligible_at
-                from gen_durable.instances i
-                where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
-                  and (i.eligible_at, i.id) > (range.since, range.since_id)
-                  and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
-                order by i.eligible_at, i.id
-                limit 1
-            ) first),
-           exists (select from gen_durable.instances i
-                   where i.queue = any (p_queues) and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting)
-           or exists (select from gen_durable.limit_backlog b where b.queue = any (p_queues))
-           or (select w.open_xids <> '{}' or a.last_value - w.placed_to >= 200
-                      or exists (select from gen_durable.instances i where i.arrival_no > w.placed_to)
-               from gen_durable.placement_watermarks w, gen_durable.arrival_numbers a
-               order by w.n desc limit 1)
-    into next_due, may_claim;
-    may_claim := may_claim or coalesce(next_due <= now, false);
+    select least(
+        case when exists (select from gen_durable.instances i where i.arrival_no > p_placed_to) then timestamptz 'epoch' end,
+        (select i.eligible_at from gen_durable.instances i
+         where i.queue = p_range_queues[1] and i.priority = p_range_priorities[1]
+           and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+           and (i.eligible_at, i.id) > (p_range_from[1], p_range_from_id[1])
+           and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
+         order by i.eligible_at, i.id limit 1))
+    into earliest;
+    for n in 2..cardinality(p_range_queues) loop
+        select i.eligible_at into due from gen_durable.instances i
+        where i.queue = p_range_queues[n] and i.priority = p_range_priorities[n]
+          and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+          and (i.eligible_at, i.id) > (p_range_from[n], p_range_from_id[n])
+          and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
+        order by i.eligible_at, i.id limit 1;
+        earliest := least(earliest, due);
+    end loop;
+    if p_limited and exists (select from gen_durable.limit_backlog b where b.queue = any (p_queues)) then
+        return timestamptz 'epoch';
+    end if;
+    return earliest;
 end $$;
 
 -- schema/functions/_set_aside_refused.sql

@@ -43,7 +43,9 @@ create type gen_durable.claimed as (
     inbox       text,
     children    text,
     parent_id   bigint,
-    predecessor_id    bigint,      -- the instance that ran before in the lane or partition
+    -- The instance that ran before in the lane or partition. In the last row of `_pick`: the result
+    -- of `_place_arrivals`.
+    predecessor_id    bigint,
     -- In the row without an id of `_write_keyed_step_results`: the instances with a written result.
     marks       bigint[],
     failures    int,

@@ -8,7 +8,8 @@
 -- The p_range arrays are ranges (queue, priority, from, from_id). This worker has already read
 -- everything up to (from, from_id), so the scan begins there, and does not read dead index entries
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
--- due time, the paused queues and, with p_counts_fleet, the group of the worker (see `_fleet`).
+-- due time, the paused queues, the result of `_place_arrivals` and, with p_counts_fleet, the group
+-- of the worker (see `_fleet`).
 -- p_freed has the limits, as groups (see `_limit_pairs`), of the claims that the worker has ended
 -- since its last pick: instances that wait for these limits may begin.
 create function gen_durable._pick(
@@ -27,7 +28,7 @@ declare
     info gen_durable.claimed;
 begin
     if not gen_durable._is_read_committed() then perform gen_durable._require_read_committed(); end if;
-    perform gen_durable._place_arrivals();
+    info.predecessor_id := gen_durable._place_arrivals();
     -- Most picks of a fleet find nothing. One probe per range finds the first entry after the
     -- watermark, so that such a pick starts none of the statements that claim instances.
     select (select min(first.eligible_at)

@@ -21,8 +21,8 @@ use crate::store::pick::{CountGroup, Group};
 /// large group that has found no work for `CALM_AFTER` a worker counts less often: once in
 /// `COUNT_EVERY_WORKER` for each worker of the group, up to a longest interval.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-const COUNT_EVERY_WORKER: Duration = Duration::from_millis(100);
-const COUNT_EVERY_MAX: Duration = Duration::from_secs(10);
+const COUNT_EVERY_WORKER: Duration = Duration::from_millis(300);
+const COUNT_EVERY_MAX: Duration = Duration::from_secs(30);
 /// A group that has found no work for this long is calm: its workers poll and count less often.
 pub(crate) const CALM_AFTER: Duration = Duration::from_secs(30);
 /// A worker in a group that has work polls at least this often, however many workers the group
@@ -376,7 +376,7 @@ mod tests {
         let fleet = Fleet::default();
         let long_ago = Instant::now().checked_sub(CALM_AFTER).unwrap();
         *fleet.found_work_at.lock().unwrap() = long_ago;
-        for (size, expected) in [(1, 1_000), (10, 1_000), (50, 5_000), (1_000, 10_000)] {
+        for (size, expected) in [(1, 1_000), (3, 1_000), (50, 15_000), (1_000, 30_000)] {
             fleet.count(Group {
                 idle: CALM_AFTER,
                 ..group(size, 0)

@@ -18,6 +18,7 @@ mod fleet;
 mod health;
 mod lease;
 mod local;
+mod marks;
 mod memory;
 mod outages;
 mod outcome;

@@ -2,18 +2,18 @@
 //! that run their steps. One loop serves all queues, on a connection of its own.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use jiff::{SignedDuration, Timestamp};
 use tracing::Instrument;
 
 use super::{
     core::Core,
     fleet::{CALM_AFTER, SHARED_POLL_MAX},
     local::HeldInstance,
+    marks::{Reached, Watermarks},
     set_aside::set_aside,
     work::staff,
 };
@@ -23,19 +23,6 @@ use crate::store::{
     pick::{self, Mark, Picked, Wanted},
 };
 
-/// How far the watermark of a priority stays behind the current time. A transaction that enqueues
-/// an instance commits a little after the due time that it wrote. Because of the distance, the
-/// watermark has not passed most rows that commit late. The distance is up to the maximum while
-/// there is little work, and falls to the minimum under load. The sweep finds rows that commit even
-/// later.
-const LATE_COMMITS_MIN: Duration = Duration::from_millis(50);
-const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
-/// How many rows that are already claimed a pick may have to skip. This number and the rate of
-/// claimed rows determine the distance between the watermark and the current time.
-const PASSED_MAX: f64 = 200.0;
-/// The picker forgets a priority that neither a hint nor a sweep has named for this long. A sweep
-/// names the priority before its rows become due.
-const PRIORITY_FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The first and the longest delay before the picker repeats a pick after an outage.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -49,11 +36,12 @@ const QUIET_POLL: Duration = Duration::from_millis(250);
 /// Claims instances until the shutdown of the engine begins.
 pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
     let mut picker = Picker {
-        marks: HashMap::new(),
+        marks: Watermarks::default(),
         knows_priorities: false,
         looked_at: Instant::now(),
         rate: 0.0,
         saw_paused: false,
+        placed_to: None,
         retry: RETRY_FIRST,
     };
     loop {
@@ -94,8 +82,8 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
         }
         wanted.freed = core.take_freed_limits();
         if !hinted
-            && picker.rests(&core, &wanted)
-            && let Some(pause) = picker.probe(&core, connection, &wanted).await
+            && let Some(placed_to) = picker.rests(&core, &wanted)
+            && let Some(pause) = picker.probe(&core, connection, &wanted, placed_to).await
         {
             wait(&core, pause).await;
             continue;
@@ -107,28 +95,8 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
     }
 }
 
-/// The state of the picker for one priority of a queue.
-#[derive(Debug, Clone, Copy)]
-struct PriorityMark {
-    /// Where the next pick of this priority begins to read the index of runnable instances.
-    mark: Mark,
-    /// When the priority was last in use: a hint or the sweep named it, or a pick claimed a row of
-    /// it.
-    used_at: Instant,
-}
-
-impl PriorityMark {
-    fn new() -> PriorityMark {
-        PriorityMark {
-            mark: Mark::START,
-            used_at: Instant::now(),
-        }
-    }
-}
-
 struct Picker {
-    /// The priorities in use in each queue, with the state of the picker for each priority.
-    marks: HashMap<String, BTreeMap<i16, PriorityMark>>,
+    marks: Watermarks,
     /// Whether the picker has read the priorities in use since its start or the last outage.
     knows_priorities: bool,
     looked_at: Instant,
@@ -136,6 +104,9 @@ struct Picker {
     rate: f64,
     /// Whether a queue was paused at the last pick.
     saw_paused: bool,
+    /// The arrival number up to which everything was placed before the last pick, if no transaction
+    /// was open that may have drawn a smaller number.
+    placed_to: Option<i64>,
     retry: Duration,
 }
 
@@ -149,40 +120,21 @@ impl Picker {
             if core.queue_named(&hint.queue).is_none() {
                 continue;
             }
-            let from = Mark {
-                at: hint.from,
-                id: 0,
-            };
-            let marks = self.marks.entry(hint.queue).or_default();
-            let known = marks.entry(hint.priority).or_insert_with(PriorityMark::new);
-            *known = PriorityMark {
-                mark: known.mark.min(from),
-                used_at: Instant::now(),
-            };
+            self.marks.lower(hint.queue, hint.priority, hint.from);
         }
         let priorities = core
             .priorities
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         for (queue, used) in priorities.iter() {
-            let marks = self.marks.entry(queue.clone()).or_default();
-            for priority in used {
-                marks
-                    .entry(*priority)
-                    .or_insert_with(PriorityMark::new)
-                    .used_at = Instant::now();
-            }
+            self.marks.keep(queue, used.iter().copied());
         }
         hinted
     }
 
     fn learn(&mut self, used: Vec<(String, i16)>) {
         for (queue, priority) in used {
-            self.marks
-                .entry(queue)
-                .or_default()
-                .entry(priority)
-                .or_insert_with(PriorityMark::new);
+            self.marks.add(queue, priority);
         }
         self.knows_priorities = true;
     }
@@ -199,6 +151,7 @@ impl Picker {
             .store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
         self.knows_priorities = false;
+        self.placed_to = None;
         tokio::select! {
             () = core.phase.draining() => {}
             () = tokio::time::sleep(self.retry) => {}
@@ -206,15 +159,16 @@ impl Picker {
         self.retry = (self.retry * 2).min(RETRY_MAX);
     }
 
-    /// Returns whether the picker probably has nothing to claim, so that it first asks whether a
-    /// pick may claim anything: neither this worker nor its group has found work for a while. A
-    /// pick counts the group and reads which queues are paused, and while one is paused every poll
-    /// is a pick.
-    fn rests(&self, core: &Core, wanted: &Wanted) -> bool {
-        core.fleet.idle() >= BUSY_FOR
+    /// Returns the arrival number up to which everything is placed, if the picker probably has
+    /// nothing to claim: neither this worker nor its group has found work for a while. The picker
+    /// then first asks whether a pick may claim anything. A pick counts the group and reads which
+    /// queues are paused, and while one is paused every poll is a pick.
+    fn rests(&self, core: &Core, wanted: &Wanted) -> Option<i64> {
+        let rests = core.fleet.idle() >= BUSY_FOR
             && !core.fleet.is_count_due()
             && wanted.freed.is_empty()
-            && !self.saw_paused
+            && !self.saw_paused;
+        self.placed_to.filter(|_| rests)
     }
 
     /// Asks whether a pick may claim anything. Returns how long to wait before the next poll, or
@@ -224,8 +178,9 @@ impl Picker {
         core: &Arc<Core>,
         connection: &Connection,
         wanted: &Wanted,
+        placed_to: i64,
     ) -> Option<Duration> {
-        match pick::may_claim(connection, wanted).await {
+        match pick::next_claim(connection, wanted, placed_to, core.has_limits()).await {
             Ok(None) => None,
             Ok(Some(nothing)) => {
                 core.unreachable.store(false, Ordering::Relaxed);
@@ -291,18 +246,7 @@ impl Picker {
                 continue;
             }
             let name = queue.queue.name();
-            let marks = self.marks.entry(name.to_owned()).or_default();
-            // Each priority costs an index probe in every pick, so the picker forgets a priority
-            // that is no longer in use.
-            forget_unused(marks, Instant::now());
-            marks.entry(0).or_insert_with(PriorityMark::new);
-            wanted.add(
-                name,
-                room,
-                marks
-                    .iter()
-                    .map(|(priority, known)| (*priority, known.mark)),
-            );
+            wanted.add(name, room, self.marks.ranges(name));
         }
         wanted
     }
@@ -318,7 +262,9 @@ impl Picker {
             left_some,
             left_limited,
             group,
+            placed_to,
         } = picked;
+        self.placed_to = placed_to;
         core.fleet.set_now(now);
         if let Some(group) = group {
             core.fleet.count(group);
@@ -337,9 +283,11 @@ impl Picker {
                 .push(HeldInstance::new(row));
         }
         let mut full = false;
+        // The other workers of the group claim about as many rows as this worker.
+        let group_rate = self.rate * f64::from(core.fleet.size());
         for (queue, room) in wanted.queues.iter().zip(&wanted.room) {
             let runs = by_queue.remove(queue).unwrap_or_default();
-            self.mark_used(queue, &runs);
+            self.marks.mark_used(queue, &runs);
             if !paused.contains(queue) {
                 // A pick claims suspects, and instances that waited for a limit, through indexes of
                 // their own. They do not show how far the pick has read the index of the other
@@ -347,14 +295,15 @@ impl Picker {
                 let plain = runs
                     .iter()
                     .filter(|run| run.row.crash_count < super::SUSPECT_CRASHES && !run.row.waited);
-                let was_full = i32::try_from(plain.clone().count()).unwrap_or(i32::MAX) >= *room;
+                let is_full = i32::try_from(plain.clone().count()).unwrap_or(i32::MAX) >= *room;
+                let is_full = is_full || left_some;
                 let last = plain
-                    .map(|run| (run.row.priority, run.row.eligible_at, run.row.id))
+                    .map(|run| (run.row.priority, Mark::of(&run.row)))
                     .max();
-                let was_full = was_full || left_some;
-                full |= was_full;
+                full |= is_full;
                 if !left_limited {
-                    self.move_marks(core, queue, last, was_full, now);
+                    self.marks
+                        .advance(queue, Reached { last, is_full, now }, group_rate);
                 }
             }
             hand_out(core, queue, runs);
@@ -380,58 +329,6 @@ impl Picker {
         self.poll(core).min(until_due)
     }
 
-    /// Records that the priorities of the claimed rows are in use. The runs are sorted by priority.
-    fn mark_used(&mut self, queue: &str, runs: &[HeldInstance]) {
-        let Some(marks) = self.marks.get_mut(queue) else {
-            return;
-        };
-        for same in runs.chunk_by(|a, b| a.row.priority == b.row.priority) {
-            if let Some(known) = same
-                .first()
-                .and_then(|run| marks.get_mut(&run.row.priority))
-            {
-                known.used_at = Instant::now();
-            }
-        }
-    }
-
-    fn move_marks(
-        &mut self,
-        core: &Core,
-        queue: &str,
-        last: Option<(i16, Timestamp, i64)>,
-        full: bool,
-        now: Timestamp,
-    ) {
-        // The other workers of the group claim about as many rows as this worker.
-        let group_rate = self.rate * f64::from(core.fleet.size());
-        let late = Duration::try_from_secs_f64(PASSED_MAX / group_rate.max(1.0))
-            .unwrap_or(LATE_COMMITS_MAX);
-        let late = late.clamp(LATE_COMMITS_MIN, LATE_COMMITS_MAX);
-        let Some(marks) = self.marks.get_mut(queue) else {
-            return;
-        };
-        let seen_to = Mark {
-            at: now - SignedDuration::try_from(late).unwrap_or_default(),
-            id: 0,
-        };
-        for (priority, known) in marks.iter_mut() {
-            let reached = match (full, last) {
-                // The pick returned fewer rows than it asked for, so it has claimed every due row.
-                (false, _) => seen_to,
-                // This priority is more urgent than the priority at which the pick ended, so the
-                // pick has claimed every due row of this priority.
-                (true, Some((stopped, _, _))) if *priority < stopped => seen_to,
-                (true, Some((stopped, at, id))) if *priority == stopped => {
-                    Mark { at, id }.min(seen_to)
-                }
-                // The pick ended at a more urgent priority, so it did not read this priority.
-                _ => continue,
-            };
-            known.mark = known.mark.max(reached);
-        }
-    }
-
     /// Returns the delay before the picker's next poll: short for a while after a worker of the
     /// group found work, then longer and longer.
     fn poll(&self, core: &Core) -> Duration {
@@ -446,11 +343,6 @@ impl Picker {
             .share(pause, max)
             .clamp(settings.busy_poll, settings.idle_poll)
     }
-}
-
-fn forget_unused(marks: &mut BTreeMap<i16, PriorityMark>, now: Instant) {
-    marks
-        .retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
 }
 
 /// Adds claimed instances to the in-memory queue of their queue, and starts worker tasks for them.
@@ -472,28 +364,5 @@ async fn wait(core: &Core, pause: Duration) {
         () = core.wake.woken() => {}
         () = core.phase.draining() => {}
         () = tokio::time::sleep(pause) => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_picker_forgets_a_priority_that_was_not_used_for_a_while() {
-        let mut marks = BTreeMap::from([(3, PriorityMark::new())]);
-        let begun = Instant::now();
-        marks.insert(
-            5,
-            PriorityMark {
-                mark: Mark::START,
-                used_at: begun + PRIORITY_FORGOTTEN_AFTER,
-            },
-        );
-        forget_unused(
-            &mut marks,
-            begun + PRIORITY_FORGOTTEN_AFTER + PRIORITY_FORGOTTEN_AFTER / 2,
-        );
-        assert_eq!(marks.into_keys().collect::<Vec<_>>(), [5]);
     }
 }

@@ -18,8 +18,8 @@ sql!(prepared PICK, "pick.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4,
     BOOL, BOOL, TEXT_ARRAY
 ]);
-sql!(prepared MAY_CLAIM, "may_claim.sql", [
-    TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY
+sql!(prepared NEXT_CLAIM, "next_claim.sql", [
+    TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, INT8, BOOL
 ]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
 sql!(
@@ -70,6 +70,14 @@ impl Mark {
         at: Timestamp::UNIX_EPOCH,
         id: 0,
     };
+
+    /// Returns the position of an instance in the index.
+    pub(crate) fn of(row: &Claimed) -> Mark {
+        Mark {
+            at: row.eligible_at,
+            id: row.id,
+        }
+    }
 }
 
 /// The request of a pick: the queues, how many instances of each queue to claim, and the ranges of
@@ -127,6 +135,9 @@ pub(crate) struct Picked {
     pub(crate) left_limited: bool,
     /// The group of this worker, if the pick counted it.
     pub(crate) group: Option<Group>,
+    /// The arrival number up to which everything was placed before the pick. `None` if a
+    /// transaction was open that may have drawn a smaller number.
+    pub(crate) placed_to: Option<i64>,
 }
 
 /// A request to count the group of the worker with a pick.
@@ -149,20 +160,24 @@ pub(crate) struct Group {
 
 /// Returns what a pick for these ranges would return if it can claim and place no instance, or
 /// `None` if it may. The statement costs less than a pick, writes nothing and waits for no lock. It
-/// does not read which queues are paused.
-pub(crate) async fn may_claim(
+/// does not read which queues are paused, and no suspects. `placed_to` is from the last pick.
+pub(crate) async fn next_claim(
     connection: &Connection,
     wanted: &Wanted,
+    placed_to: i64,
+    limited: bool,
 ) -> Result<Option<Picked>, Fault> {
     let answer = connection
         .query(
-            &MAY_CLAIM,
+            &NEXT_CLAIM,
             &[
                 &wanted.queues,
                 &wanted.range_queues,
                 &wanted.range_priorities,
                 &wanted.range_from,
                 &wanted.range_from_id,
+                &placed_to,
+                &limited,
             ],
         )
         .await?;
@@ -171,17 +186,20 @@ pub(crate) async fn may_claim(
             "the probe for instances must return one row",
         ));
     };
-    if named(row, "may_claim")? {
+    let (next_due, now): (Option<Timestamp>, Timestamp) =
+        (named(row, "next_due")?, named(row, "now")?);
+    if next_due.is_some_and(|due| due <= now) {
         return Ok(None);
     }
     Ok(Some(Picked {
         rows: Vec::new(),
-        now: named(row, "now")?,
-        next_due: named(row, "next_due")?,
+        now,
+        next_due,
         paused: Vec::new(),
         left_some: false,
         left_limited: false,
         group: None,
+        placed_to: Some(placed_to),
     }))
 }
 
@@ -242,6 +260,7 @@ pub(crate) async fn claim(
             .iter()
             .any(|row| matches!(column(*row, at.keyed), Ok(true))),
         group: column::<Option<Vec<i32>>>(last, at.fleet)?.and_then(|count| group(&count)),
+        placed_to: column(last, at.predecessor_id)?,
     })
 }
 

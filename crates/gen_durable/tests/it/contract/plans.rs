@@ -140,8 +140,8 @@ async fn a_pick_of_a_hundred_instances_costs_the_same_whatever_else_the_table_ho
     let base = settled_pages(&mut client, &text).await;
     // The probe of a picker at rest with the same ranges.
     let probe = format!(
-        "select * from {schema}._may_claim(array['plan'], array['plan', 'plan'], array[-5, 0]::smallint[],
-            array_fill('epoch'::timestamptz, array[2]), array_fill(0::bigint, array[2]))"
+        "select {schema}._next_claim(array['plan'], array['plan', 'plan'], array[-5, 0]::smallint[],
+            array_fill('epoch'::timestamptz, array[2]), array_fill(0::bigint, array[2]), 0, true)"
     );
     let rows = ballast();
     let cases = [
@@ -357,9 +357,9 @@ async fn reading_or_trimming_a_history_costs_the_same_whatever_the_length_of_any
         .unwrap();
     for act in &acts {
         // An analyze by autovacuum makes Postgres plan the statements of a function again, and the
-        // call that does so also reads the catalogue. The call after it shows the new plan alone.
-        pages_with(&mut client, act, 1.0).await;
-        let touched = pages_with(&mut client, act, 1.0).await;
+        // call that does so also reads the catalogue. The other call shows the plan alone.
+        let first = pages_with(&mut client, act, 1.0).await;
+        let touched = first.min(pages_with(&mut client, act, 1.0).await);
         // A call of `_trim_history` deletes a thousand history rows, each with an index probe. The
         // other measured statements touch one row or fifty rows.
         let most = if act.contains("_trim_history") {

@@ -146,79 +146,96 @@ async fn a_worker_with_a_paused_queue_leaves_the_group_and_runs_jobs_after_the_q
     engine.stop().await;
 }
 
-/// A picker at rest asks `_may_claim` whether a pick may claim or place anything. Whatever a pick
-/// finds, the answer is yes.
+/// A picker at rest asks `_next_claim` when a pick may claim or place anything. Whatever a pick
+/// finds, the answer is a time that has passed, but for suspects: they wait for the next pick that
+/// counts the group.
 #[tokio::test]
 async fn a_worker_at_rest_learns_of_everything_that_a_pick_would_find() {
     let pool = live().await;
     let (sql, schema) = (sql().await, pool.schema());
     let ranges =
         "array['default'], array[0::smallint], array['epoch'::timestamptz], array[0::bigint]";
-    let may_claim = format!(
-        "select may_claim, next_due > now + interval '50 min' from {schema}._may_claim(array['default'], {ranges})"
-    );
-    let may_claim = async || {
-        let row = sql.query_one(&may_claim, &[]).await.unwrap();
+    let may_pick = async |placed_to: i64, limited: bool| {
+        let probe = format!(
+            "select coalesce(at <= now(), false), at > now() + interval '50 min'
+             from {schema}._next_claim(array['default'], {ranges}, {placed_to}, {limited}) at"
+        );
+        let row = sql.query_one(&probe, &[]).await.unwrap();
         (row.get::<_, bool>(0), row.get::<_, Option<bool>>(1))
     };
+    // Returns how many instances a pick claimed, and the number up to which all were placed before.
     let pick = format!(
-        "select count(id) from {schema}._pick(array['default'], array[100], {ranges}, array['m/1'], gen_random_uuid(), 60, 1)"
+        "select count(id), max(predecessor_id) filter (where id is null)
+         from {schema}._pick(array['default'], array[100], {ranges}, array['m/1'], gen_random_uuid(), 60, 1)"
     );
-    let pick = async || sql.query_one(&pick, &[]).await.unwrap().get::<_, i64>(0);
+    let pick = async || {
+        let row = sql.query_one(&pick, &[]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, Option<i64>>(1))
+    };
     let instance = |columns: &str, values: &str| {
         format!(
             "insert into {schema}.instances (machine, step, state{columns}) select 'm', 'run', '{{}}'{values}"
         )
     };
-    assert_eq!(may_claim().await, (false, None), "the table is empty");
+    assert_eq!(may_pick(0, true).await, (false, None), "an empty table");
 
     let later = instance(
         ", eligible_at",
         ", statement_timestamp() + interval '1 hour'",
     );
     sql.batch_execute(&later).await.unwrap();
-    assert_eq!(may_claim().await, (false, Some(true)), "due in an hour");
-    assert_eq!(pick().await, 0);
+    assert_eq!(may_pick(0, true).await, (false, Some(true)), "in an hour");
+    assert_eq!(pick().await, (0, Some(0)));
 
     let elsewhere = instance(", queue", ", 'other'");
     sql.batch_execute(&elsewhere).await.unwrap();
-    assert_eq!(may_claim().await, (false, Some(true)), "another queue");
+    assert_eq!(may_pick(0, true).await, (false, Some(true)), "elsewhere");
 
-    for (what, text) in [
-        ("an instance is due", instance("", "")),
-        ("a suspect is due", instance(", crash_count", ", 2")),
-    ] {
-        sql.batch_execute(&text).await.unwrap();
-        assert!(may_claim().await.0, "{what}");
-        assert_eq!(pick().await, 1, "{what}");
-        assert!(!may_claim().await.0, "claimed: {what}");
-    }
+    sql.batch_execute(&instance("", "")).await.unwrap();
+    assert!(may_pick(0, false).await.0, "an instance is due");
+    assert_eq!(pick().await.0, 1);
+    assert!(!may_pick(0, true).await.0, "it is claimed");
 
     // A lane: its second instance becomes claimable when a pick has placed it.
-    let enqueue = format!(
-        "select {schema}.enqueue_all(jsonb_build_array(jsonb_build_object('machine', 'm', 'step', 'run', 'state', '{{}}'::jsonb, 'lane', 'l')))
-         from generate_series(1, 2)"
-    );
+    let enqueue = |count: i64| {
+        format!(
+            "select {schema}.enqueue_all(jsonb_build_array(jsonb_build_object('machine', 'm', 'step', 'run', 'state', '{{}}'::jsonb, 'lane', 'l')))
+             from generate_series(1, {count})"
+        )
+    };
     // A transaction that has drawn an arrival number and stays open.
     let caller = crate::support::sql().await;
     caller.batch_execute("begin").await.unwrap();
-    caller.batch_execute(&enqueue).await.unwrap();
-    sql.batch_execute(&enqueue).await.unwrap();
-    assert!(may_claim().await.0, "instances have entered a lane");
-    let mut claimed = pick().await;
+    caller.batch_execute(&enqueue(2)).await.unwrap();
+    sql.batch_execute(&enqueue(2)).await.unwrap();
+    assert!(may_pick(0, false).await.0, "instances have entered a lane");
+    assert_eq!(pick().await, (1, Some(0)), "one of the lane at a time");
     caller.batch_execute("commit").await.unwrap();
-    assert!(may_claim().await.0, "an earlier arrival has committed");
-    claimed += pick().await;
-    assert_eq!(claimed, 1, "one instance of the lane at a time");
-    let placed = format!("select count(*) from {schema}.instances where arrival_no is not null");
-    let left: i64 = sql.query_one(&placed, &[]).await.unwrap().get(0);
+    assert!(may_pick(0, false).await.0, "an earlier arrival committed");
+    assert_eq!(pick().await, (0, Some(0)));
+    let left = format!("select count(*) from {schema}.instances where arrival_no is not null");
+    let left: i64 = sql.query_one(&left, &[]).await.unwrap().get(0);
     assert_eq!(left, 0, "both picks have placed their arrivals");
+
+    // The watermark of placement rises above the number of a transaction that stays open. No number
+    // is then a watermark for the probe, until that transaction has ended.
+    caller.batch_execute("begin").await.unwrap();
+    caller.batch_execute(&enqueue(1)).await.unwrap();
+    sql.batch_execute(&enqueue(200)).await.unwrap();
+    pick().await;
+    pick().await;
+    assert_eq!(pick().await, (0, None), "an open transaction drew a number");
+    caller.batch_execute("commit").await.unwrap();
+    pick().await;
+    let (_, placed_to) = pick().await;
+    assert!(placed_to > Some(200), "{placed_to:?}");
+    assert!(!may_pick(placed_to.unwrap(), true).await.0, "all is placed");
 
     let waiting = format!(
         "insert into {schema}.limit_backlog (queue, limit_group, names) values ('default', 'g', array['g'])"
     );
     sql.batch_execute(&waiting).await.unwrap();
-    assert!(may_claim().await.0, "a group waits for a limit");
+    assert!(may_pick(placed_to.unwrap(), true).await.0, "a group waits");
 }
 
 #[tokio::test]

@@ -105,11 +105,11 @@ async fn a_picker_at_rest_finds_an_instance_even_if_its_probes_fail() {
     });
     engine.ready().await;
     for fault in [Fault::CutBefore, Fault::CutAfter, Fault::SwallowRequest] {
-        let rule = stage.proxy.on("._may_claim(", fault);
+        let rule = stage.proxy.on("._next_claim(", fault);
         rule.fired(1).await;
-        let probes = stage.proxy.done("._may_claim(");
+        let probes = stage.proxy.done("._next_claim(");
         eventually("the picker probes again", async || {
-            stage.proxy.done("._may_claim(") > probes
+            stage.proxy.done("._next_claim(") > probes
         })
         .await;
     }
