@@ -34,7 +34,7 @@ create type gen_durable.claimed as (
     machine         text,
     machine_version int,
     step        text,
-    data        text,
+    data        text,        -- in a row of `_pick` without an id: reports of `_fair_candidates`
     state       text,
     attempt     int,
     claim_epoch bigint,
@@ -57,6 +57,7 @@ create type gen_durable.claimed as (
     -- of `_place_arrivals`.
     predecessor_id    bigint,
     -- In the row without an id of `_write_keyed_step_results`: the instances with a written result.
+    -- In the last row of `_pick`: the sum of `queues.fair_version`.
     marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim
@@ -190,6 +191,9 @@ create table gen_durable.instances (
     -- True: if the instance settles as failed, it keeps its lane position and blocks its lane.
     lane_blocks      boolean not null default false,
     join_any         boolean not null default false, -- the first child that settles ends the join
+    -- The instance is in the index `instances_fair` while it is runnable. The queue was fair when
+    -- the instance was enqueued, or when a pick first read it.
+    fair             boolean not null default false,
     -- The wait of the instance has repeating timers. Without them, the end of a wait costs only the
     -- comparison of this column.
     has_repeating_timers boolean not null default false,
@@ -270,6 +274,10 @@ create table gen_durable.instances (
 -- index `instances_suspects`.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
     where status = 'runnable' and crash_count < 2 and not partition_waiting;
+-- The runnable instances of fair queues by tenant, so that a pick reads some of each tenant however
+-- many another tenant has. They are in `instances_pick` too, in which a pick finds tenants.
+create index instances_fair on gen_durable.instances (queue, priority, tenant, eligible_at, id)
+    where fair and status = 'runnable' and crash_count < 2 and not partition_waiting;
 -- Suspects: instances with a crash_count of two or more. A worker runs one suspect at a time.
 create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
     where status = 'runnable' and crash_count >= 2 and not partition_waiting;
@@ -441,8 +449,19 @@ create table gen_durable.queues (
     -- retention writes it, and the upkeep of all engines uses it. Null: the settings of the engine
     -- that deletes the instances apply. Infinity: upkeep never deletes the instances.
     retention        float8,                         -- of done instances
-    failed_retention float8                          -- of failed and cancelled instances
+    failed_retention float8,                         -- of failed and cancelled instances
+    -- The tenants of a fair queue share the workers: see `_fair_candidates`. An engine declares it.
+    fair             boolean not null default false,
+    -- When an operator changed `fair`. The declaration of a starting worker then leaves it.
+    fair_changed_at  timestamptz,
+    -- The shares of tenants other than 1: how many instances of the tenant begin while one instance
+    -- of a tenant with a share of 1 begins.
+    tenant_shares    jsonb not null default '{}',
+    -- Grows with every change of `fair` or `tenant_shares`. Pickers read the columns again when the
+    -- sum over their queues has changed.
+    fair_version     bigint not null default 0
 );
+create index queues_fair on gen_durable.queues (name) where fair;
 
 -- schema/tables/collect_cursors.sql
 -- Cursors of the collector, which deletes settled instances: how far it has read each range (queue,
@@ -1561,7 +1580,7 @@ end $$;
 -- Inserts a batch of instances of which some have a key, one by one in the order of their keys, so
 -- that two batches with the same keys wait for one another and do not deadlock. Returns the same
 -- rows as enqueue_all.
---   called by: enqueue_all      index: instances_key
+--   called by: enqueue_all      index: instances_key, queues_fair
 --   locks: no existing row; waits for an open transaction that has inserted the same key
 -- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._enqueue_keyed(p_entries jsonb, p_parent bigint, p_generation int)
@@ -1589,7 +1608,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no, limit_group, limit_weight)
+                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no, limit_group, limit_weight, fair)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
@@ -1601,7 +1620,8 @@ begin
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
                 entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no,
-                entry.value->>'limit_group', (entry.value->>'limit_weight')::bigint)
+                entry.value->>'limit_group', (entry.value->>'limit_weight')::bigint,
+                coalesce(entry.value->>'queue', 'default') = any (array(select q.name from gen_durable.queues q where q.fair)))
             on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then
@@ -1634,7 +1654,7 @@ end $$;
 -- schema/functions/enqueue_all.sql
 -- Inserts instances, with or without a key.
 --   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, _fire, SQL
---   index: instances_pkey; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
+--   index: instances_pkey, queues_fair; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
 -- Returns one row per entry: its place in p_entries, the id of the new instance (or of the instance
 -- that already holds the key), whether the instance is new, and when it is due. Raises
@@ -1679,7 +1699,7 @@ begin
     with made as (
         insert into gen_durable.instances as i
             (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no, limit_group, limit_weight)
+             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no, limit_group, limit_weight, fair)
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
@@ -1691,7 +1711,8 @@ begin
             l.taken is not null,
             case when l.taken is not null then round + e.place end,
             case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrival_numbers') end,
-            e.value->>'limit_group', (e.value->>'limit_weight')::bigint
+            e.value->>'limit_group', (e.value->>'limit_weight')::bigint,
+            coalesce(e.value->>'queue', 'default') = any (array(select q.name from gen_durable.queues q where q.fair))
         from (select e.value, e.place, row_number() over (
                   partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
               from jsonb_array_elements(p_entries) with ordinality e(value, place)) e
@@ -2839,19 +2860,249 @@ begin
     return true;
 end $$;
 
--- schema/functions/_limit_candidates.sql
--- Locks the instances that a pick may claim, up to the room of each queue, and returns them as
--- columns in the order of the pick, with the limits and the weight of each.
---   called by: _pick_limited      index: instances_pick
---   locks: the instances, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id)
--- It runs under the planner settings of its callers (see schema/planner.sql).
-create function gen_durable._limit_candidates(
-    p_queues text[], p_room int[],
-    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[],
-    out ids bigint[], out groups text[], out weights float8[], out queues text[])
+-- schema/functions/_due_tenants.sql
+-- Returns the tenants of a fair queue that have due instances, each with the first of these: at
+-- most 1,000 after the cursor (p_after_priority, p_after_tenant), or from the first one if
+-- p_after_tenant is null. The last row may be a tenant without a due instance, with a null due
+-- time: the caller goes on after it.
+--   called by: store::fair::due_tenants
+--   index: instances_fair, one probe per tenant; instances_pick
+--   locks: instances that are not in instances_fair yet, FOR NO KEY UPDATE SKIP LOCKED
+-- A pick finds tenants by their new instances (see `_fair_page`). This scan finds tenants of
+-- instances that committed late or were locked when a pick read them, and costs less than many
+-- pages of new instances. An instance that was enqueued while the queue was not fair is not in
+-- instances_fair. The scan adds those among the first 2,000 due instances of the queue: one that
+-- keeps others behind it is due before them, so it is among the first at some time.
+create function gen_durable._due_tenants(p_queue text, p_after_priority smallint, p_after_tenant text)
+returns table (priority smallint, tenant text, eligible_at timestamptz, id bigint)
 language plpgsql
 as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    after_due timestamptz := case when p_after_tenant is null then '-infinity' else 'infinity' end;
 begin
+    priority := p_after_priority;
+    tenant := coalesce(p_after_tenant, '');
+    update gen_durable.instances i set fair = true
+    from (
+        select m.id from gen_durable.instances m
+        where m.id in (
+            select first.id
+            from (select i.id, i.fair, i.eligible_at from gen_durable.instances i
+                  where i.queue = p_queue and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+                  order by i.queue, i.priority, i.eligible_at, i.id limit 2000) first
+            where not first.fair and first.eligible_at <= gen_durable.clock())
+        for no key update skip locked
+    ) unmarked
+    where i.id = unmarked.id;
+    for n in 1..1000 loop
+        select i.priority, i.tenant, i.eligible_at, i.id into priority, tenant, eligible_at, id
+        from gen_durable.instances i
+        where i.queue = p_queue and i.fair and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+          and (i.priority, i.tenant, i.eligible_at) > (_due_tenants.priority, _due_tenants.tenant, after_due)
+        order by i.priority, i.tenant, i.eligible_at, i.id limit 1;
+        exit when not found;
+        after_due := 'infinity';
+        if eligible_at <= gen_durable.clock() then
+            return next;
+        elsif n = 1000 then
+            eligible_at := null;
+            return next;
+        end if;
+    end loop;
+end $$;
+
+-- schema/functions/_fair_page.sql
+-- Reads the newest due instances of a fair queue: for each priority, at most 2,000 after the
+-- watermark of the picker. Returns their ids; `reached`, the ends of the pages that were full as
+-- [priority, eligible_at, id]; and their tenants as [priority, tenant, from, from_id], where (from,
+-- from_id) is the position before the first instance of the tenant.
+--   called by: _fair_candidates, store::fair::page      index: instances_pick, instances_pkey
+--   locks: instances of the page that are not in instances_fair, FOR NO KEY UPDATE SKIP LOCKED
+-- The ranges of the pick begin where the last pick ended that read this page. So a worker reads
+-- each instance once to find its tenant, and once to claim it, however many a tenant has.
+-- `is_indexed` tells that all of the page was in instances_fair, so that `_due_tenants` finds the
+-- tenants after the page faster. The function adds the others.
+create function gen_durable._fair_page(
+    p_queue text,
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[],
+    out ids bigint[], out reached jsonb, out tenants jsonb, out is_indexed boolean)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+declare
+    page_max constant int := 2000;
+    unmarked bigint[];
+begin
+    with due as materialized (
+        select range.priority, found.id, found.tenant, found.eligible_at, found.fair,
+            row_number() over (partition by range.priority order by found.eligible_at, found.id) as nth
+        from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
+        cross join lateral (
+            select i.id, i.tenant, i.eligible_at, i.fair
+            from gen_durable.instances i
+            where i.queue = p_queue and i.priority = range.priority
+              and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+              and (i.eligible_at, i.id) > (range.since, range.since_id)
+              and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+            order by i.eligible_at, i.id
+            limit page_max
+        ) found
+        where range.queue = p_queue
+    )
+    select coalesce(array_agg(d.id order by d.priority, d.nth), '{}'), array_agg(d.id) filter (where not d.fair),
+        (select jsonb_agg(jsonb_build_array(f.priority, f.tenant, f.eligible_at, f.id - 1) order by f.priority, f.nth)
+         from (select distinct on (o.priority, o.tenant) o.* from due o order by o.priority, o.tenant, o.nth) f),
+        coalesce(jsonb_agg(jsonb_build_array(d.priority, d.eligible_at, d.id)) filter (where d.nth = page_max), '[]')
+    into ids, unmarked, tenants, reached
+    from due d;
+    tenants := coalesce(tenants, '[]');
+    is_indexed := unmarked is null;
+    if not is_indexed then
+        update gen_durable.instances i set fair = true
+        from (select m.id from gen_durable.instances m where m.id = any (unmarked) for no key update skip locked) m
+        where i.id = m.id;
+    end if;
+end $$;
+
+-- schema/functions/_fair_candidates.sql
+-- Locks the instances of a fair queue that a pick may claim, up to p_room, so that its tenants
+-- share the room, and returns their ids. If all due instances fit into the room, it returns them
+-- in the order of the pick. Otherwise it takes some of each tenant, and returns a report from which
+-- the picker learns which tenants have due instances.
+--   called by: _candidates      index: instances_fair, instances_pkey; as _fair_page
+--   locks: the instances, FOR NO KEY UPDATE SKIP LOCKED; as _fair_page
+-- p_tenants has the tenants that this worker knows: [priority, tenant, from, from_id, room]. The
+-- worker has claimed the due instances of the tenant up to (from, from_id). All room is for the
+-- most urgent priority. A tenant that only the page has found gets none: the picker may know it,
+-- with instances before those of the page, and asks for it in the next pick.
+-- The report has `reached` and `is_indexed` of `_fair_page`, its tenants as `found`, and `tenants`:
+-- [priority, tenant, from, from_id, at, id, is_exhausted], where (at, id) is the last candidate of
+-- the tenant and is_exhausted tells that there were fewer than asked for.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._fair_candidates(
+    p_queue text, p_room int,
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
+    p_tenants jsonb, p_known text[], out ids bigint[], out report jsonb)
+language plpgsql
+as $$
+declare
+    page record;
+    urgent smallint;
+begin
+    select * into page
+    from gen_durable._fair_page(p_queue, p_range_queues, p_range_priorities, p_range_from, p_range_from_id, p_known);
+    if p_tenants = '[]' and cardinality(page.ids) <= p_room then
+        ids := array(
+            select i.id from unnest(page.ids) with ordinality as p(id, nth)
+            join gen_durable.instances i on i.id = p.id
+            where i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting and i.eligible_at <= gen_durable.clock()
+            order by p.nth
+            for no key update of i skip locked);
+        return;
+    end if;
+    urgent := (select min((t.value->>0)::smallint) from jsonb_array_elements(p_tenants || page.tenants) as t(value));
+    with known(nth, priority, tenant, since, since_id, room) as (
+        -- An instance of a known tenant that committed late is before the watermark of the tenant.
+        select t.nth, (t.value->>0)::smallint, t.value->>1,
+            case when s.is_late then s.since else (t.value->>2)::timestamptz end,
+            case when s.is_late then s.since_id else (t.value->>3)::bigint end,
+            case when (t.value->>0)::smallint = urgent then (t.value->>4)::int else 0 end
+        from jsonb_array_elements(p_tenants) with ordinality as t(value, nth)
+        left join lateral (
+            select (f.value->>2)::timestamptz as since, (f.value->>3)::bigint as since_id,
+                ((f.value->>2)::timestamptz, (f.value->>3)::bigint) < ((t.value->>2)::timestamptz, (t.value->>3)::bigint) as is_late
+            from jsonb_array_elements(page.tenants) as f(value)
+            where f.value->0 = t.value->0 and f.value->1 = t.value->1) s on true
+    ), candidate as materialized (
+        select k.nth, k.priority, c.id, c.eligible_at, c.place
+        from known k
+        cross join lateral (
+            select i.id, i.eligible_at, row_number() over () as place
+            from (select i.id, i.eligible_at
+                  from gen_durable.instances i
+                  where i.queue = p_queue and i.priority = k.priority and i.tenant = k.tenant and i.fair
+                    and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+                    and (i.eligible_at, i.id) > (k.since, k.since_id)
+                    and i.eligible_at <= gen_durable.clock()
+                    and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+                  order by i.eligible_at, i.id
+                  limit k.room
+                  for no key update skip locked) i
+        ) c
+    )
+    select coalesce((select array_agg(c.id order by c.priority, c.place, c.nth) from candidate c), '{}'),
+        jsonb_build_object('queue', p_queue, 'reached', page.reached, 'is_indexed', page.is_indexed, 'found', page.tenants,
+            'tenants', coalesce(jsonb_agg(jsonb_build_array(k.priority, k.tenant, k.since, k.since_id, last.eligible_at, last.id,
+                                                            coalesce(last.place, 0) < k.room) order by k.nth), '[]'))
+    into ids, report
+    from known k
+    left join (select distinct on (c.nth) c.* from candidate c order by c.nth, c.place desc) last on last.nth = k.nth;
+end $$;
+
+-- schema/functions/_tenant_instances.sql
+-- Locks and returns the due instances of the tenants that a pick has asked for (see
+-- `_fair_candidates`), up to the room of the queue for each.
+--   called by: _set_aside_refused      index: instances_fair
+--   locks: the instances, FOR NO KEY UPDATE SKIP LOCKED
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._tenant_instances(p_queues text[], p_room int[], p_fair jsonb, p_known text[])
+returns table (id bigint)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select found.id
+    from unnest(p_queues, p_room) as wanted(queue, free)
+    cross join lateral jsonb_array_elements(p_fair->wanted.queue) as t(value)
+    cross join lateral (
+        select i.id from gen_durable.instances i
+        where i.queue = wanted.queue and i.priority = (t.value->>0)::smallint and i.tenant = t.value->>1 and i.fair
+          and i.status = 'runnable' and i.crash_count < 2 and not i.partition_waiting
+          and (i.eligible_at, i.id) > ((t.value->>2)::timestamptz, (t.value->>3)::bigint) and i.eligible_at <= gen_durable.clock()
+          and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
+        order by i.eligible_at, i.id
+        limit wanted.free
+        for no key update skip locked
+    ) found;
+end $$;
+
+-- schema/functions/_candidates.sql
+-- Locks the instances that a pick may claim, up to the room of each queue, and returns them as
+-- columns in the order of the pick, with the limits and the weight of each. `report` is an array
+-- of the reports of `_fair_candidates`, one per fair queue with more due instances than room.
+--   called by: _pick_limited      index: instances_pick, instances_pkey; as _fair_candidates
+--   locks: the instances, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id); as
+--   _fair_candidates
+-- p_fair has an entry for each fair queue: the arguments of `_fair_candidates`.
+-- It runs under the planner settings of its callers (see schema/planner.sql).
+create function gen_durable._candidates(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[], p_fair jsonb,
+    out ids bigint[], out groups text[], out weights float8[], out queues text[], out report jsonb)
+language plpgsql
+as $$
+declare
+    fair_queue record;
+    shared record;
+    fair_ids bigint[] := '{}';
+begin
+    if p_fair is not null then
+        for fair_queue in
+            select w.queue, w.free, coalesce(p_fair->w.queue, '[]') as tenants
+            from unnest(p_queues, p_room) as w(queue, free) where p_fair ? w.queue
+        loop
+            select * into shared from gen_durable._fair_candidates(fair_queue.queue, fair_queue.free,
+                p_range_queues, p_range_priorities, p_range_from, p_range_from_id, fair_queue.tenants, p_known);
+            fair_ids := fair_ids || shared.ids;
+            if shared.report is not null then
+                report := coalesce(report, '[]') || jsonb_build_array(shared.report);
+            end if;
+        end loop;
+    end if;
     select coalesce(array_agg(c.id order by c.nth), '{}'), array_agg(c.limit_group order by c.nth),
         array_agg(coalesce(c.limit_weight, 1)::float8 order by c.nth), array_agg(c.queue order by c.nth)
     into ids, groups, weights, queues
@@ -2877,6 +3128,11 @@ begin
             where range.queue = wanted.queue
             limit wanted.free
         ) chosen
+        where p_fair is null or not p_fair ? wanted.queue
+        union all
+        select i.id, i.limit_group, i.limit_weight, i.queue, 1000000 + f.nth
+        from unnest(fair_ids) with ordinality as f(id, nth)
+        join gen_durable.instances i on i.id = f.id
     ) c;
 end $$;
 
@@ -2994,6 +3250,55 @@ begin
     end if;
     perform gen_durable._wake_limits(p_name);
     return true;
+end $$;
+
+-- schema/functions/set_fair.sql
+-- Makes a queue fair, or ends that. The tenants of a fair queue share the workers; in other queues
+-- instances begin by priority and due time, whatever their tenants. The change stays in force over
+-- restarts of workers that declare the queue as fair.
+--   called by: store::fair::set_fair, SQL      index: queues_pkey
+--   locks: the row of the queue. No pick waits for this lock.
+-- Returns whether this changed anything.
+create function gen_durable.set_fair(p_queue text, p_fair boolean) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    insert into gen_durable.queues as q (name, fair, fair_changed_at, fair_version)
+    values (p_queue::gen_durable.queue_name, p_fair, gen_durable.clock(), 1)
+    on conflict (name) do update
+    set fair = excluded.fair, fair_changed_at = excluded.fair_changed_at, fair_version = q.fair_version + 1
+    where q.fair <> excluded.fair;
+    return found;
+end $$;
+
+-- schema/functions/set_tenant_share.sql
+-- Sets the share of a tenant in a fair queue: how many of its instances begin while one instance of
+-- a tenant with a share of 1 begins. Null, or 1, removes the share.
+--   called by: store::fair::set_share, SQL      index: queues_pkey
+--   locks: the row of the queue. No pick waits for this lock.
+-- Returns whether this changed anything.
+create function gen_durable.set_tenant_share(p_queue text, p_tenant text, p_share int) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    shares jsonb;
+begin
+    if p_share not between 1 and 1000 then
+        raise exception 'the share of a tenant is between 1 and 1000, not %', p_share using errcode = 'invalid_parameter_value';
+    end if;
+    insert into gen_durable.queues (name) values (p_queue::gen_durable.queue_name) on conflict do nothing;
+    perform from gen_durable.queues q where q.name = p_queue for no key update;
+    select case when coalesce(p_share, 1) = 1 then q.tenant_shares - p_tenant
+                else q.tenant_shares || jsonb_build_object(p_tenant::gen_durable.tenant_name, p_share) end
+    into shares from gen_durable.queues q where q.name = p_queue;
+    if (select count(*) from jsonb_object_keys(shares)) > 1000 then
+        raise exception 'a queue has shares for at most 1000 tenants' using errcode = 'program_limit_exceeded';
+    end if;
+    update gen_durable.queues q set tenant_shares = shares, fair_version = q.fair_version + 1
+    where q.name = p_queue and q.tenant_shares <> shares;
+    return found;
 end $$;
 
 -- schema/functions/reset_limit.sql
@@ -3243,8 +3548,8 @@ begin
 end $$;
 
 -- schema/functions/_pick_limited.sql
--- Claims instances as `_pick` does, if a limit is declared. Instances that may not begin get the
--- status `awaiting_limit`, and leave the index of the pickers.
+-- Claims instances as `_pick` does, if a limit is declared or a queue is fair. Instances that may
+-- not begin get the status `awaiting_limit`, and leave the index of the pickers.
 --   called by: _pick
 --   index: as its parts
 --   locks: the candidates, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id); then rows
@@ -3255,10 +3560,12 @@ end $$;
 -- large, never too small. A row without an id tells the picker that it has to read the same range
 -- again: the pick has read as many candidates as it may claim and has not claimed all of them, it
 -- has left candidates because groups took their room, or it did not get the lock of a limit.
+-- Another row without an id has the reports of `_fair_candidates` as `data`.
 create function gen_durable._pick_limited(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_known text[], p_worker uuid, p_lease_seconds float8, p_paused text[], p_next_due timestamptz, p_takes_suspect boolean, p_freed text[]
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_paused text[], p_next_due timestamptz, p_takes_suspect boolean, p_freed text[],
+    p_fair jsonb
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -3275,15 +3582,17 @@ declare
     chosen bigint[];
     claimed_count int;
     left_some boolean;
+    report gen_durable.claimed;
     again gen_durable.claimed;
 begin
     if open_queues = '{}' or not (p_takes_suspect or coalesce(p_next_due <= gen_durable.clock(), false)
            or coalesce(gen_durable._limits_due(open_queues, '{}') <= gen_durable.clock(), false)
+           or jsonb_path_exists(p_fair, '$.*[*]')
            or p_freed <> '{}' and exists (select from gen_durable.limit_backlog b where b.held_on is not null)) then
         return;
     end if;
     select * into candidates
-    from gen_durable._limit_candidates(open_queues, room, p_range_queues, p_range_priorities, p_range_from, p_range_from_id, p_known);
+    from gen_durable._candidates(open_queues, room, p_range_queues, p_range_priorities, p_range_from, p_range_from_id, p_known, p_fair);
     select * into suspect from gen_durable._find_suspect(case when p_takes_suspect then open_queues else '{}' end, p_known);
     select array_agg(g.limit_group) as groups, array_agg(g.queue) as queues, max(g.retry_seconds) as retry
     into backlog from gen_durable._due_groups(open_queues, p_freed) g;
@@ -3335,6 +3644,10 @@ begin
     elsif suspect.id is not null then
         -- The next pick tries the suspects behind this one.
         update gen_durable.instances i set eligible_at = gen_durable.clock() + interval '1 second' where i.id = suspect.id;
+    end if;
+    if candidates.report is not null then
+        report.data := candidates.report;
+        return next report;
     end if;
     if not is_locked or left_some or claimed_count < cardinality(candidates.ids) and exists (
            select from unnest(open_queues, room) as w(queue, free)
@@ -3413,13 +3726,15 @@ end $$;
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
 -- due time, the paused queues, the result of `_place_arrivals` and, with p_counts_fleet, the group
 -- of the worker (see `_fleet`).
+-- p_fair has the tenants of fair queues that the worker knows (see `_fair_candidates`), an object
+-- with one entry per fair queue. The last row has the sum of `queues.fair_version` as `marks`.
 -- p_freed has the limits, as groups (see `_limit_pairs`), of the claims that the worker has ended
 -- since its last pick: instances that wait for these limits may begin.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
     p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int,
-    p_counts_fleet boolean default false, p_found_work boolean default false, p_freed text[] default '{}'
+    p_counts_fleet boolean default false, p_found_work boolean default false, p_freed text[] default '{}', p_fair text default null
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -3427,7 +3742,7 @@ as $$
 declare
     claimed bigint;
     has_suspect boolean;
-    has_limits boolean;
+    has_groups boolean;
     info gen_durable.claimed;
 begin
     if not gen_durable._is_read_committed() then perform gen_durable._require_read_committed(); end if;
@@ -3446,14 +3761,15 @@ begin
                 order by i.eligible_at, i.id
                 limit 1
             ) first),
-           p_suspects > 0 and exists (
-            select from gen_durable.instances i
+           p_suspects > 0 and exists (select from gen_durable.instances i
             where i.queue = any (p_queues) and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting),
-           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null), exists (select from gen_durable.limit_locks)
-    into info.next_due, has_suspect, info.paused, has_limits;
-    if has_limits then
+           q.paused, array[q.fair_version], p_fair is not null or exists (select from gen_durable.limit_locks)
+    into info.next_due, has_suspect, info.paused, info.marks, has_groups
+    from (select array_agg(q.name) filter (where q.paused_at is not null) as paused, coalesce(sum(q.fair_version), 0)::bigint as fair_version
+          from gen_durable.queues q where q.name = any (p_queues)) q;
+    if has_groups then
         return query select l.* from gen_durable._pick_limited(p_queues, p_room, p_range_queues, p_range_priorities, p_range_from,
-            p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, info.next_due, has_suspect, p_freed) l;
+            p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, info.next_due, has_suspect, p_freed, p_fair::jsonb) l;
         info.next_due := least(gen_durable._next_due(p_range_queues, p_range_priorities), gen_durable._limits_due(p_queues, info.paused));
     elsif info.next_due <= gen_durable.clock() then
         return query
@@ -3494,14 +3810,13 @@ begin
             (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
              from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
             case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[],
-            null::text, false;
+            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[], null::text, false;
         get diagnostics claimed = row_count;
         -- If the pick claimed as many instances as it asked for, the next one may be due already.
         info.next_due := case when claimed < (select coalesce(sum(free), 0) from unnest(p_room) as free)
             then gen_durable._next_due(p_range_queues, p_range_priorities) end;
     end if;
-    if has_suspect and not has_limits then
+    if has_suspect and not has_groups then
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
     info.fleet := case when p_counts_fleet then gen_durable._fleet(p_worker, p_found_work) end;
@@ -3566,14 +3881,15 @@ end $$;
 -- such instance would make every pick fail.
 --   called by: store::pick::set_aside_refused
 --   index: instances_pick, instances_suspects, instances_pkey, limit_backlog_ready,
---   instances_limit_waiting; as _place_new
---   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
---   statement
+--   instances_limit_waiting; as _place_new, _tenant_instances
+--   locks: as _place_new, _tenant_instances; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until
+--   the end of the statement
 -- Claims each candidate in a subtransaction and rolls the subtransaction back. Raises an error that
 -- concerns the server and not the row.
 create function gen_durable._set_aside_refused(
     p_queues text[], p_room int[],
-    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[]
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[],
+    p_fair jsonb
 ) returns table (id bigint, machine text, step text, attempt int, reason text)
 language plpgsql
 as $$
@@ -3600,6 +3916,8 @@ begin
             for no key update skip locked
         ) found
         where range.queue = wanted.queue
+        union all
+        select t.id from gen_durable._tenant_instances(p_queues, p_room, p_fair, p_known) t
         union all
         select found.id
         from unnest(p_queues) as wanted(queue)
@@ -3836,8 +4154,8 @@ begin
     -- found it meets neither condition.
     where i.id = n.id and n.freed = any (p_run_successors_of) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
-      -- Only a pick takes limits: it holds their locks.
-      and i.limit_group is null
+      -- Only a pick takes limits: it holds their locks. Only a pick shares a queue between tenants.
+      and i.limit_group is null and not i.fair
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,

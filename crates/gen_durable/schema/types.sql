@@ -24,7 +24,7 @@ create type gen_durable.claimed as (
     machine         text,
     machine_version int,
     step        text,
-    data        text,
+    data        text,        -- in a row of `_pick` without an id: reports of `_fair_candidates`
     state       text,
     attempt     int,
     claim_epoch bigint,
@@ -47,6 +47,7 @@ create type gen_durable.claimed as (
     -- of `_place_arrivals`.
     predecessor_id    bigint,
     -- In the row without an id of `_write_keyed_step_results`: the instances with a written result.
+    -- In the last row of `_pick`: the sum of `queues.fair_version`.
     marks       bigint[],
     failures    int,
     token       bigint,      -- the fencing token of this claim

@@ -4,6 +4,7 @@
 mod bulk;
 mod lanes;
 mod limits;
+mod queues;
 mod request;
 
 pub use bulk::BulkRunner;

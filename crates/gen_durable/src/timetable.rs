@@ -1,6 +1,7 @@
 //! Timers and schedules for operators and tools: list, forecast and cancel timers; pause, resume,
 //! change and run schedules.
 
+mod rates;
 mod read;
 
 use jiff::Timestamp;

@@ -23,8 +23,8 @@ begin
     -- found it meets neither condition.
     where i.id = n.id and n.freed = any (p_run_successors_of) and (i.partition_waiting or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
-      -- Only a pick takes limits: it holds their locks.
-      and i.limit_group is null
+      -- Only a pick takes limits: it holds their locks. Only a pick shares a queue between tenants.
+      and i.limit_group is null and not i.fair
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,

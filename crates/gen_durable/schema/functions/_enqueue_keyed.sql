@@ -1,7 +1,7 @@
 -- Inserts a batch of instances of which some have a key, one by one in the order of their keys, so
 -- that two batches with the same keys wait for one another and do not deadlock. Returns the same
 -- rows as enqueue_all.
---   called by: enqueue_all      index: instances_key
+--   called by: enqueue_all      index: instances_key, queues_fair
 --   locks: no existing row; waits for an open transaction that has inserted the same key
 -- It runs under the planner settings of its callers (see schema/planner.sql).
 create function gen_durable._enqueue_keyed(p_entries jsonb, p_parent bigint, p_generation int)
@@ -29,7 +29,7 @@ begin
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  key, key_scope, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no, limit_group, limit_weight)
+                 partition_key, lane_key, lane_blocks, status, partition_waiting, arrival_no, limit_group, limit_weight, fair)
             overriding system value
             values (
                 entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
@@ -41,7 +41,8 @@ begin
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
                 entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival_no,
-                entry.value->>'limit_group', (entry.value->>'limit_weight')::bigint)
+                entry.value->>'limit_group', (entry.value->>'limit_weight')::bigint,
+                coalesce(entry.value->>'queue', 'default') = any (array(select q.name from gen_durable.queues q where q.fair)))
             on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then

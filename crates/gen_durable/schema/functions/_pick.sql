@@ -10,13 +10,15 @@
 -- of the instances that were claimed before. The last row has no id: it carries the time, the next
 -- due time, the paused queues, the result of `_place_arrivals` and, with p_counts_fleet, the group
 -- of the worker (see `_fleet`).
+-- p_fair has the tenants of fair queues that the worker knows (see `_fair_candidates`), an object
+-- with one entry per fair queue. The last row has the sum of `queues.fair_version` as `marks`.
 -- p_freed has the limits, as groups (see `_limit_pairs`), of the claims that the worker has ended
 -- since its last pick: instances that wait for these limits may begin.
 create function gen_durable._pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
     p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int,
-    p_counts_fleet boolean default false, p_found_work boolean default false, p_freed text[] default '{}'
+    p_counts_fleet boolean default false, p_found_work boolean default false, p_freed text[] default '{}', p_fair text default null
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -24,7 +26,7 @@ as $$
 declare
     claimed bigint;
     has_suspect boolean;
-    has_limits boolean;
+    has_groups boolean;
     info gen_durable.claimed;
 begin
     if not gen_durable._is_read_committed() then perform gen_durable._require_read_committed(); end if;
@@ -43,14 +45,15 @@ begin
                 order by i.eligible_at, i.id
                 limit 1
             ) first),
-           p_suspects > 0 and exists (
-            select from gen_durable.instances i
+           p_suspects > 0 and exists (select from gen_durable.instances i
             where i.queue = any (p_queues) and i.status = 'runnable' and i.crash_count >= 2 and not i.partition_waiting),
-           (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null), exists (select from gen_durable.limit_locks)
-    into info.next_due, has_suspect, info.paused, has_limits;
-    if has_limits then
+           q.paused, array[q.fair_version], p_fair is not null or exists (select from gen_durable.limit_locks)
+    into info.next_due, has_suspect, info.paused, info.marks, has_groups
+    from (select array_agg(q.name) filter (where q.paused_at is not null) as paused, coalesce(sum(q.fair_version), 0)::bigint as fair_version
+          from gen_durable.queues q where q.name = any (p_queues)) q;
+    if has_groups then
         return query select l.* from gen_durable._pick_limited(p_queues, p_room, p_range_queues, p_range_priorities, p_range_from,
-            p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, info.next_due, has_suspect, p_freed) l;
+            p_range_from_id, p_known, p_worker, p_lease_seconds, info.paused, info.next_due, has_suspect, p_freed, p_fair::jsonb) l;
         info.next_due := least(gen_durable._next_due(p_range_queues, p_range_priorities), gen_durable._limits_due(p_queues, info.paused));
     elsif info.next_due <= gen_durable.clock() then
         return query
@@ -91,14 +94,13 @@ begin
             (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
              from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
             case when i.join_generation > 0 then gen_durable._children_of(i.id, i.join_generation) end,
-            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[],
-            null::text, false;
+            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), null::int[], null::text, false;
         get diagnostics claimed = row_count;
         -- If the pick claimed as many instances as it asked for, the next one may be due already.
         info.next_due := case when claimed < (select coalesce(sum(free), 0) from unnest(p_room) as free)
             then gen_durable._next_due(p_range_queues, p_range_priorities) end;
     end if;
-    if has_suspect and not has_limits then
+    if has_suspect and not has_groups then
         return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
     end if;
     info.fleet := case when p_counts_fleet then gen_durable._fleet(p_worker, p_found_work) end;

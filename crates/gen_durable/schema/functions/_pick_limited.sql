@@ -1,5 +1,5 @@
--- Claims instances as `_pick` does, if a limit is declared. Instances that may not begin get the
--- status `awaiting_limit`, and leave the index of the pickers.
+-- Claims instances as `_pick` does, if a limit is declared or a queue is fair. Instances that may
+-- not begin get the status `awaiting_limit`, and leave the index of the pickers.
 --   called by: _pick
 --   index: as its parts
 --   locks: the candidates, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id); then rows
@@ -10,10 +10,12 @@
 -- large, never too small. A row without an id tells the picker that it has to read the same range
 -- again: the pick has read as many candidates as it may claim and has not claimed all of them, it
 -- has left candidates because groups took their room, or it did not get the lock of a limit.
+-- Another row without an id has the reports of `_fair_candidates` as `data`.
 create function gen_durable._pick_limited(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_known text[], p_worker uuid, p_lease_seconds float8, p_paused text[], p_next_due timestamptz, p_takes_suspect boolean, p_freed text[]
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_paused text[], p_next_due timestamptz, p_takes_suspect boolean, p_freed text[],
+    p_fair jsonb
 ) returns setof gen_durable.claimed
 language plpgsql
 as $$
@@ -30,15 +32,17 @@ declare
     chosen bigint[];
     claimed_count int;
     left_some boolean;
+    report gen_durable.claimed;
     again gen_durable.claimed;
 begin
     if open_queues = '{}' or not (p_takes_suspect or coalesce(p_next_due <= gen_durable.clock(), false)
            or coalesce(gen_durable._limits_due(open_queues, '{}') <= gen_durable.clock(), false)
+           or jsonb_path_exists(p_fair, '$.*[*]')
            or p_freed <> '{}' and exists (select from gen_durable.limit_backlog b where b.held_on is not null)) then
         return;
     end if;
     select * into candidates
-    from gen_durable._limit_candidates(open_queues, room, p_range_queues, p_range_priorities, p_range_from, p_range_from_id, p_known);
+    from gen_durable._candidates(open_queues, room, p_range_queues, p_range_priorities, p_range_from, p_range_from_id, p_known, p_fair);
     select * into suspect from gen_durable._find_suspect(case when p_takes_suspect then open_queues else '{}' end, p_known);
     select array_agg(g.limit_group) as groups, array_agg(g.queue) as queues, max(g.retry_seconds) as retry
     into backlog from gen_durable._due_groups(open_queues, p_freed) g;
@@ -90,6 +94,10 @@ begin
     elsif suspect.id is not null then
         -- The next pick tries the suspects behind this one.
         update gen_durable.instances i set eligible_at = gen_durable.clock() + interval '1 second' where i.id = suspect.id;
+    end if;
+    if candidates.report is not null then
+        report.data := candidates.report;
+        return next report;
     end if;
     if not is_locked or left_some or claimed_count < cardinality(candidates.ids) and exists (
            select from unnest(open_queues, room) as w(queue, free)

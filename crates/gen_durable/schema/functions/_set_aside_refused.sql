@@ -3,14 +3,15 @@
 -- such instance would make every pick fail.
 --   called by: store::pick::set_aside_refused
 --   index: instances_pick, instances_suspects, instances_pkey, limit_backlog_ready,
---   instances_limit_waiting; as _place_new
---   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
---   statement
+--   instances_limit_waiting; as _place_new, _tenant_instances
+--   locks: as _place_new, _tenant_instances; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until
+--   the end of the statement
 -- Claims each candidate in a subtransaction and rolls the subtransaction back. Raises an error that
 -- concerns the server and not the row.
 create function gen_durable._set_aside_refused(
     p_queues text[], p_room int[],
-    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[]
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[],
+    p_fair jsonb
 ) returns table (id bigint, machine text, step text, attempt int, reason text)
 language plpgsql
 as $$
@@ -37,6 +38,8 @@ begin
             for no key update skip locked
         ) found
         where range.queue = wanted.queue
+        union all
+        select t.id from gen_durable._tenant_instances(p_queues, p_room, p_fair, p_known) t
         union all
         select found.id
         from unnest(p_queues) as wanted(queue)

@@ -1,6 +1,6 @@
 -- Inserts instances, with or without a key.
 --   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, _fire, SQL
---   index: instances_pkey; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
+--   index: instances_pkey, queues_fair; as _refuse_own_lane, _lanes_at_once, _enqueue_keyed
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
 -- Returns one row per entry: its place in p_entries, the id of the new instance (or of the instance
 -- that already holds the key), whether the instance is new, and when it is due. Raises
@@ -45,7 +45,7 @@ begin
     with made as (
         insert into gen_durable.instances as i
             (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no, limit_group, limit_weight)
+             partition_key, lane_key, lane_blocks, status, partition_waiting, in_lane, lane_position, arrival_no, limit_group, limit_weight, fair)
         select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
@@ -57,7 +57,8 @@ begin
             l.taken is not null,
             case when l.taken is not null then round + e.place end,
             case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrival_numbers') end,
-            e.value->>'limit_group', (e.value->>'limit_weight')::bigint
+            e.value->>'limit_group', (e.value->>'limit_weight')::bigint,
+            coalesce(e.value->>'queue', 'default') = any (array(select q.name from gen_durable.queues q where q.fair))
         from (select e.value, e.place, row_number() over (
                   partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
               from jsonb_array_elements(p_entries) with ordinality e(value, place)) e

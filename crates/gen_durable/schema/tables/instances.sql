@@ -43,6 +43,9 @@ create table gen_durable.instances (
     -- True: if the instance settles as failed, it keeps its lane position and blocks its lane.
     lane_blocks      boolean not null default false,
     join_any         boolean not null default false, -- the first child that settles ends the join
+    -- The instance is in the index `instances_fair` while it is runnable. The queue was fair when
+    -- the instance was enqueued, or when a pick first read it.
+    fair             boolean not null default false,
     -- The wait of the instance has repeating timers. Without them, the end of a wait costs only the
     -- comparison of this column.
     has_repeating_timers boolean not null default false,
@@ -123,6 +126,10 @@ create table gen_durable.instances (
 -- index `instances_suspects`.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
     where status = 'runnable' and crash_count < 2 and not partition_waiting;
+-- The runnable instances of fair queues by tenant, so that a pick reads some of each tenant however
+-- many another tenant has. They are in `instances_pick` too, in which a pick finds tenants.
+create index instances_fair on gen_durable.instances (queue, priority, tenant, eligible_at, id)
+    where fair and status = 'runnable' and crash_count < 2 and not partition_waiting;
 -- Suspects: instances with a crash_count of two or more. A worker runs one suspect at a time.
 create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
     where status = 'runnable' and crash_count >= 2 and not partition_waiting;

@@ -34,6 +34,7 @@ pub struct EngineBuilder<App> {
     queues: Vec<(Queue, usize)>,
     retentions: Vec<(Queue, Retention)>,
     limits: Vec<Limit>,
+    fair: Vec<Queue>,
     readers: Vec<Arc<dyn Reader>>,
     on_failure: Option<Hook>,
     /// The first registration error; `build` returns it.
@@ -51,6 +52,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             queues: Vec::new(),
             retentions: Vec::new(),
             limits: Vec::new(),
+            fair: Vec::new(),
             readers: Vec::new(),
             on_failure: None,
             mistake: None,
@@ -102,6 +104,19 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             )));
         }
         self.retentions.push((queue, retention));
+        self
+    }
+
+    /// Makes the queue fair: while it has more due instances than its workers have room for, its
+    /// tenants share the workers, however many instances one of them has. In other queues,
+    /// instances begin in the order of their due times, whatever their tenants. Priorities come
+    /// before tenants.
+    ///
+    /// A worker writes this into the database when it starts, and it holds for all workers.
+    /// Operators change it with [`Operate::set_fair`](crate::operate::Operate::set_fair) or
+    /// `durable queues`; what they change stays in force.
+    pub fn fair(mut self, queue: Queue) -> Self {
+        self.fair.push(queue);
         self
     }
 
@@ -204,6 +219,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             mut queues,
             retentions,
             limits,
+            fair,
             readers,
             on_failure,
             mistake,
@@ -250,6 +266,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             queues,
             retentions,
             limits,
+            fair,
             readers,
             on_failure,
             running,

@@ -17,6 +17,7 @@ use super::{
     connections::Activity,
     execute::{Environment, StepRun},
     failures::Failures,
+    fair::SweptTenants,
     fleet::Fleet,
     local::{HeldInstance, LocalQueue},
     outages::Outages,
@@ -83,6 +84,8 @@ pub(crate) struct Core {
     /// The priorities of the runnable instances of each queue, as the last sweep of upkeep found
     /// them.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
+    /// The fair queues that the picker knows, and the tenants that the sweeps of upkeep find.
+    pub(crate) swept_tenants: Mutex<SweptTenants>,
     /// The stuck instances that this process could not decode. This process does not retry them by
     /// itself.
     pub(crate) undecodable: Undecodable,
@@ -158,6 +161,7 @@ impl Core {
             fleet: Fleet::default(),
             priorities: Mutex::default(),
             freed_limits: Mutex::default(),
+            swept_tenants: Mutex::default(),
             undecodable: Undecodable::default(),
             suspects: AtomicUsize::new(0),
             phase: environment.phase.clone(),
@@ -179,6 +183,12 @@ impl Core {
 
     pub(crate) fn queue_named(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
+    }
+
+    /// Returns the virtual time of the instance of a fair queue that has begun last.
+    pub(crate) fn begun(&self, queue: &str) -> u64 {
+        let queue = self.queue_named(queue).and_then(|index| self.queue(index));
+        queue.map_or(0, LocalQueue::begun)
     }
 
     pub(crate) fn holds(&self, claim: &Claim) -> bool {

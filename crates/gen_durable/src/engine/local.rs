@@ -27,6 +27,9 @@ const AHEAD_BYTES_MAX: f64 = 32.0 * 1024.0 * 1024.0;
 /// Maximum number of instances in one pick. The number is limited, because no instance can begin
 /// its step before the whole pick has returned.
 const PICK_MAX: usize = 500;
+/// A worker that has no room claims instances of tenants that have just appeared in a fair queue:
+/// up to the concurrency divided by this number more than others.
+const NEW_PART: usize = 4;
 /// Minimum length of the time windows in which this process counts ended steps to compute their
 /// rate.
 const WINDOW: Duration = Duration::from_millis(20);
@@ -51,6 +54,10 @@ pub(crate) struct HeldInstance {
     /// The time from the due time of the instance to the begin of its first step on this claim.
     /// Until that step begins: the time to the claim.
     pub(crate) waited: Option<Duration>,
+    /// The virtual time of the instance in a fair queue: of two instances with the same priority,
+    /// the one with the smaller virtual time begins first. Zero in other queues, which keep the
+    /// order of the pick.
+    pub(crate) virtual_time: u64,
 }
 
 impl HeldInstance {
@@ -65,6 +72,7 @@ impl HeldInstance {
             poison: None,
             poisoned: 0,
             ready_at: now,
+            virtual_time: 0,
         }
     }
 }
@@ -92,6 +100,8 @@ struct HeldInstances {
     /// begins before less urgent instances.
     ready: BTreeMap<i16, VecDeque<HeldInstance>>,
     ready_count: usize,
+    /// The largest virtual time of the instances that have begun their step.
+    begun: u64,
     /// The running steps, by claim.
     busy: HashMap<Claim, Busy>,
     /// Number of live worker tasks, which run the steps of this queue.
@@ -126,9 +136,37 @@ impl HeldInstances {
         }
     }
 
+    /// Returns how many instances the picker may claim before a worker task is free for them.
+    fn ahead(&self) -> usize {
+        // Estimates how many steps can begin soon by the rate at which steps end in this process,
+        // and not by the duration of one step, because worker tasks share the cores. `as`
+        // saturates, and `min` then limits the number.
+        let first = f64::from(self.ended) / WINDOW.as_secs_f64();
+        let startable = AHEAD.as_secs_f64() * if self.rate > 0.0 { self.rate } else { first };
+        (startable.min(self.bearable()) as usize).min(AHEAD_MAX)
+    }
+
+    /// Returns how many instances of the usual size fit into the limit in bytes.
+    fn bearable(&self) -> f64 {
+        AHEAD_BYTES_MAX / self.row_bytes.max(1.0)
+    }
+
+    fn room(&self, concurrency: usize) -> usize {
+        let target = concurrency + self.ahead();
+        if self.closed || self.held.len() >= target || self.ready_count > target / 4 {
+            return 0;
+        }
+        // The limit in bytes bounds the size of the reply to one pick, however many worker tasks
+        // are free.
+        (target - self.held.len())
+            .min(PICK_MAX)
+            .min((self.bearable() as usize).max(1))
+    }
+
     fn pop(&mut self) -> Option<HeldInstance> {
         let run = self.ready.values_mut().find_map(VecDeque::pop_front)?;
         self.ready_count -= 1;
+        self.begun = self.begun.max(run.virtual_time);
         Some(run)
     }
 }
@@ -150,25 +188,24 @@ impl LocalQueue {
     /// enough instances are ready, because a pick of many instances costs little more than a pick
     /// of one.
     pub(crate) fn room(&self) -> usize {
+        self.lock().room(self.concurrency)
+    }
+
+    /// Returns how many instances of tenants that have just appeared the picker should claim for
+    /// this queue, although enough instances of other tenants are ready.
+    pub(crate) fn room_for_new(&self) -> usize {
         let inner = self.lock();
-        let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
-        let ahead = {
-            // Estimates how many steps can begin soon by the rate at which steps end in this
-            // process, and not by the duration of one step, because worker tasks share the cores.
-            // `as` saturates, and `min` then limits the number.
-            let first = f64::from(inner.ended) / WINDOW.as_secs_f64();
-            let startable = AHEAD.as_secs_f64() * if inner.rate > 0.0 { inner.rate } else { first };
-            (startable.min(bearable) as usize).min(AHEAD_MAX)
-        };
-        let target = self.concurrency + ahead;
-        if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
+        let extra = (self.concurrency / NEW_PART).max(1);
+        let may_hold = self.concurrency + inner.ahead() + extra;
+        if inner.closed || inner.held.len() >= may_hold {
             return 0;
         }
-        // The limit in bytes bounds the size of the reply to one pick, however many worker tasks
-        // are free.
-        (target - inner.held.len())
-            .min(PICK_MAX)
-            .min((bearable as usize).max(1))
+        extra
+    }
+
+    /// Returns the largest virtual time of the instances that have begun their step.
+    pub(crate) fn begun(&self) -> u64 {
+        self.lock().begun
     }
 
     /// Adds claimed instances to the instances that are ready to run. Returns how many worker tasks
@@ -184,9 +221,11 @@ impl LocalQueue {
             // An instance that a crashed worker held begins first: its next commit resets its
             // `crash_count`, so this process is less likely to hold it if this process crashes.
             if run.row.crash_count > 0 {
+                run.virtual_time = 0;
                 ready.push_front(run)
             } else {
-                ready.push_back(run)
+                let place = ready.partition_point(|other| other.virtual_time <= run.virtual_time);
+                ready.insert(place, run)
             }
         }
         let wanted = self.concurrency.min(inner.loops + inner.ready_count);

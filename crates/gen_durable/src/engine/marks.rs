@@ -94,6 +94,13 @@ impl Watermarks {
         };
     }
 
+    /// Makes the next pick read a queue from its beginning.
+    pub(super) fn restart(&mut self, queue: &str) {
+        for known in self.queues.get_mut(queue).into_iter().flatten() {
+            known.1.mark = Mark::START;
+        }
+    }
+
     /// Returns the priorities that a pick of this queue reads, each with its watermark, the most
     /// urgent priority first.
     pub(super) fn ranges(&mut self, queue: &str) -> impl Iterator<Item = (i16, Mark)> {
@@ -122,19 +129,30 @@ impl Watermarks {
         }
     }
 
+    /// Moves the watermarks of a fair queue after a pick that has found more due instances than it
+    /// had room for. The picker knows the tenants of all instances before the new watermarks.
+    /// `reached` has the priorities that the pick has not read to the end, and how far it has.
+    pub(super) fn advance_fair(
+        &mut self,
+        queue: &str,
+        reached: &BTreeMap<i16, Mark>,
+        now: Timestamp,
+        rate: f64,
+    ) {
+        let seen_to = seen_to(now, rate);
+        for (priority, known) in self.queues.get_mut(queue).into_iter().flatten() {
+            let reached = reached.get(priority).copied().unwrap_or(seen_to);
+            known.mark = known.mark.max(reached.min(seen_to));
+        }
+    }
+
     /// Moves the watermarks of a queue after a pick. `rate` is how many rows per second all workers
     /// of the group claim.
     pub(super) fn advance(&mut self, queue: &str, reached: Reached, rate: f64) {
-        let late =
-            Duration::try_from_secs_f64(PASSED_MAX / rate.max(1.0)).unwrap_or(LATE_COMMITS_MAX);
-        let late = late.clamp(LATE_COMMITS_MIN, LATE_COMMITS_MAX);
         let Some(marks) = self.queues.get_mut(queue) else {
             return;
         };
-        let seen_to = Mark {
-            at: reached.now - SignedDuration::try_from(late).unwrap_or_default(),
-            id: 0,
-        };
+        let seen_to = seen_to(reached.now, rate);
         for (priority, known) in marks.iter_mut() {
             let reached = match (reached.is_full, reached.last) {
                 // The pick returned fewer rows than it asked for, so it has claimed every due row.
@@ -148,6 +166,16 @@ impl Watermarks {
             };
             known.mark = known.mark.max(reached);
         }
+    }
+}
+
+/// Returns how far a watermark may move at this time of the database.
+fn seen_to(now: Timestamp, rate: f64) -> Mark {
+    let late = Duration::try_from_secs_f64(PASSED_MAX / rate.max(1.0)).unwrap_or(LATE_COMMITS_MAX);
+    let late = late.clamp(LATE_COMMITS_MIN, LATE_COMMITS_MAX);
+    Mark {
+        at: now - SignedDuration::try_from(late).unwrap_or_default(),
+        id: 0,
     }
 }
 

@@ -14,6 +14,7 @@ mod drain;
 mod encode;
 pub(crate) mod execute;
 mod failures;
+mod fair;
 mod fleet;
 mod health;
 mod lease;

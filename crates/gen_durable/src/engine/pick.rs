@@ -1,16 +1,21 @@
 //! The picker: claims a batch of instances for every queue that has room, and starts worker tasks
 //! that run their steps. One loop serves all queues, on a connection of its own.
 
+mod tenants;
+
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use tracing::Instrument;
 
+use self::tenants::TenantSearch;
 use super::{
     core::Core,
+    fair::FairQueues,
     fleet::{CALM_AFTER, SHARED_POLL_MAX},
     local::HeldInstance,
     marks::{Reached, Watermarks},
@@ -19,6 +24,7 @@ use super::{
 };
 use crate::store::{
     connection::Connection,
+    fair,
     fault::Fault,
     pick::{self, Mark, Picked, Wanted},
 };
@@ -37,7 +43,10 @@ const QUIET_POLL: Duration = Duration::from_millis(250);
 pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
     let mut picker = Picker {
         marks: Watermarks::default(),
-        knows_priorities: false,
+        fair: FairQueues::default(),
+        behind: BTreeMap::new(),
+        searched_at: Instant::now(),
+        knows_settings: false,
         looked_at: Instant::now(),
         rate: 0.0,
         saw_paused: false,
@@ -59,10 +68,14 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
         let mut wanted = picker.wanted(&core);
         core.wake
             .announce_wait_for_room(wanted.queues.len() < core.queues.len());
-        if wanted.queues.is_empty() {
-            core.fleet.record_room(false);
-            wait(&core, core.settings.idle_poll).await;
-            continue;
+        match picker.search(&core, connection, &wanted).await {
+            TenantSearch::Found => continue,
+            TenantSearch::Wait(pause) if wanted.queues.is_empty() => {
+                core.fleet.record_room(false);
+                wait(&core, pause).await;
+                continue;
+            }
+            TenantSearch::Wait(_) => {}
         }
         tokio::select! {
             () = core.phase.draining() => return,
@@ -71,12 +84,9 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
             // health probe sees that the picker runs.
             () = tokio::time::sleep(core.settings.idle_poll) => continue,
         }
-        if !picker.knows_priorities {
-            // The picker reads the priorities in use before the first pick, so that the most urgent
-            // rows do not wait behind rows of priorities that happen to be known.
-            match pick::priorities(connection, &core.worker.queues).await {
-                Ok(used) => picker.learn(used),
-                Err(fault) => picker.wait_out(&core, &fault).await,
+        if !picker.is_prepared() {
+            if let Err(fault) = picker.prepare(&core, connection).await {
+                picker.wait_out(&core, &fault).await;
             }
             continue;
         }
@@ -97,8 +107,14 @@ pub(crate) async fn run(core: Arc<Core>, connection: &Connection) {
 
 struct Picker {
     marks: Watermarks,
-    /// Whether the picker has read the priorities in use since its start or the last outage.
-    knows_priorities: bool,
+    fair: FairQueues,
+    /// The fair queues with more new instances than one pick reads, and when that pick ran.
+    behind: BTreeMap<String, Timestamp>,
+    /// When the picker last looked for new tenants of a queue in which it had no room.
+    searched_at: Instant,
+    /// Whether the picker has read the priorities in use and the settings of its queues since its
+    /// start or the last outage.
+    knows_settings: bool,
     looked_at: Instant,
     /// How many rows the picker has recently claimed per second.
     rate: f64,
@@ -129,14 +145,49 @@ impl Picker {
         for (queue, used) in priorities.iter() {
             self.marks.keep(queue, used.iter().copied());
         }
+        let swept = core
+            .swept_tenants
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        for (queue, tenants) in swept {
+            self.add_tenants(core, &queue, tenants);
+        }
         hinted
     }
 
-    fn learn(&mut self, used: Vec<(String, i16)>) {
-        for (queue, priority) in used {
-            self.marks.add(queue, priority);
+    /// Returns whether the picker knows what it has to know before it picks.
+    fn is_prepared(&self) -> bool {
+        self.knows_settings && !self.fair.is_outdated() && self.behind.is_empty()
+    }
+
+    async fn prepare(&mut self, core: &Core, connection: &Connection) -> Result<(), Fault> {
+        if !self.knows_settings {
+            // The picker reads the priorities in use before the first pick, so that the most urgent
+            // rows do not wait behind rows of priorities that happen to be known.
+            let used = pick::priorities(connection, &core.worker.queues).await?;
+            for (queue, priority) in used {
+                self.marks.add(queue, priority);
+            }
         }
-        self.knows_priorities = true;
+        if !self.knows_settings || self.fair.is_outdated() {
+            let settings = fair::queues(connection, &core.worker.queues).await?;
+            // The watermark of a fair queue is after instances of tenants that the picker knew.
+            for queue in self.fair.configure(settings) {
+                self.marks.restart(&queue);
+            }
+            core.swept_tenants
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .watch(self.fair.names());
+            self.knows_settings = true;
+        }
+        self.catch_up(core, connection).await
+    }
+
+    /// The other workers of the group claim about as many rows as this worker.
+    fn group_rate(&self, core: &Core) -> f64 {
+        self.rate * f64::from(core.fleet.size())
     }
 
     /// Waits after a failed pick. The picker forgets all watermarks, because they may not be valid
@@ -150,7 +201,9 @@ impl Picker {
         core.unreachable
             .store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
-        self.knows_priorities = false;
+        self.fair.clear();
+        self.behind.clear();
+        self.knows_settings = false;
         self.placed_to = None;
         tokio::select! {
             () = core.phase.draining() => {}
@@ -167,6 +220,7 @@ impl Picker {
         let rests = core.fleet.idle() >= BUSY_FOR
             && !core.fleet.is_count_due()
             && wanted.freed.is_empty()
+            && !self.fair.has_any_tenants()
             && !self.saw_paused;
         self.placed_to.filter(|_| rests)
     }
@@ -241,12 +295,19 @@ impl Picker {
             ..Wanted::default()
         };
         for queue in &core.queues {
-            let room = queue.room().min(core.batch_limit.get());
+            let name = queue.queue.name();
+            let room = match queue.room() {
+                0 if self.fair.has_new(name) => queue.room_for_new(),
+                room => room,
+            };
+            let room = room.min(core.batch_limit.get());
             if room == 0 {
                 continue;
             }
-            let name = queue.queue.name();
             wanted.add(name, room, self.marks.ranges(name));
+            if let Some(tenants) = self.fair.share(name, room) {
+                wanted.fair.insert(name.to_owned(), tenants);
+            }
         }
         wanted
     }
@@ -263,7 +324,12 @@ impl Picker {
             left_limited,
             group,
             placed_to,
+            reports,
+            fair_version,
         } = picked;
+        if let Some(version) = fair_version {
+            self.fair.compare(&wanted.queues, version);
+        }
         self.placed_to = placed_to;
         core.fleet.set_now(now);
         if let Some(group) = group {
@@ -283,12 +349,20 @@ impl Picker {
                 .push(HeldInstance::new(row));
         }
         let mut full = false;
-        // The other workers of the group claim about as many rows as this worker.
-        let group_rate = self.rate * f64::from(core.fleet.size());
+        let group_rate = self.group_rate(core);
         for (queue, room) in wanted.queues.iter().zip(&wanted.room) {
-            let runs = by_queue.remove(queue).unwrap_or_default();
+            let mut runs = by_queue.remove(queue).unwrap_or_default();
             self.marks.mark_used(queue, &runs);
-            if !paused.contains(queue) {
+            let report = reports.iter().find(|report| report.queue == *queue);
+            self.set_virtual_times(core, queue, report, &mut runs);
+            if let Some(report) = report {
+                let found_some = !runs.is_empty() && self.fair.has_tenants(queue);
+                full |= left_some || found_some || self.fair.has_new(queue);
+                if !left_some && !left_limited {
+                    self.fair.advance(report);
+                    self.advance_fair(queue, &report.page, now, group_rate);
+                }
+            } else if !paused.contains(queue) {
                 // A pick claims suspects, and instances that waited for a limit, through indexes of
                 // their own. They do not show how far the pick has read the index of the other
                 // runnable instances.

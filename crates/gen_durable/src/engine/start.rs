@@ -26,6 +26,7 @@ use crate::{
     store::{
         calls::{Call, Calls},
         collect::declare_retentions,
+        fair,
         inspect::{self, Server},
         lease::Worker,
         limit, migrate,
@@ -49,6 +50,7 @@ pub struct Engine {
     pub(super) queues: Vec<(Queue, usize)>,
     pub(super) retentions: Vec<(Queue, Retention)>,
     pub(super) limits: Vec<Limit>,
+    pub(super) fair: Vec<Queue>,
     pub(super) readers: Vec<Arc<dyn projector::Reader>>,
     pub(super) on_failure: Option<failures::Hook>,
     /// The shared state of the running engine. `Health` reads it.
@@ -217,16 +219,22 @@ impl Engine {
         );
         let (schedules, retentions) = (self.schedules.clone(), self.retentions.clone());
         let limits = self.limits.clone();
+        let fair: Vec<String> = self
+            .fair
+            .iter()
+            .map(|queue| queue.name().to_owned())
+            .collect();
         self.pool
             .connections
             .call(move |connection| async move {
                 declare_retentions(&connection, &retentions).await?;
                 limit::declare(&connection, &limits).await?;
+                fair::declare(&connection, &fair).await?;
                 schedules.register(&connection).await
             })
             .await?
             .map_err(|fault| {
-                fault.into_error("register the schedules, the limits and the retention of queues")
+                fault.into_error("register the schedules, the limits and the settings of queues")
             })?;
         // The worker does not use this connection any more. If a client does, it stays open.
         self.pool

@@ -17,6 +17,21 @@ impl Inspect {
         .await
     }
 
+    /// Returns the first 100 limits by name, without the weight that may begin now (`tokens`), for
+    /// a dashboard that reads them every second. One call reads at most 50,000 claims and 50,000
+    /// waiting instances, an equal part for each limit and 10,001 at most, regardless of the number
+    /// of limits and keys.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
+    pub async fn limit_counts(&self) -> Result<Vec<LimitInfo>, Error> {
+        self.read("count the use of limits", |connection| async move {
+            limit::counts(&connection).await
+        })
+        .await
+    }
+
     /// Returns a limit, if a worker has declared it.
     ///
     /// # Errors

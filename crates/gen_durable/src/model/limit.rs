@@ -52,6 +52,8 @@ pub struct LimitInfo {
     pub running: i64,
     /// The number of instances that wait for the limit, counted up to 10,001.
     pub waiting: i64,
+    /// Whether `running` or `waiting` is a lower bound: there are more than the read has counted.
+    pub is_lower_bound: bool,
     /// The weight that may begin now, if the limit has a rate.
     pub tokens: Option<f64>,
 }

@@ -1,6 +1,6 @@
 //! Queues of instances, and the workers that serve them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
@@ -47,6 +47,10 @@ pub struct QueueInfo {
     /// As `retention`, for failed and cancelled instances.
     #[serde(rename = "failed_retention_seconds", serialize_with = "kept")]
     pub failed_retention: Option<Duration>,
+    /// Whether the tenants of the queue share its workers.
+    pub is_fair: bool,
+    /// The shares of tenants other than 1, if the queue is fair or was.
+    pub tenant_shares: BTreeMap<String, u32>,
 }
 
 fn kept<S: Serializer>(kept: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -139,6 +143,8 @@ pub struct Backlog {
     pub executing: i64,
     /// The number of live workers that serve the queue.
     pub workers: i64,
+    /// Whether the tenants of the queue share its workers.
+    pub is_fair: bool,
 }
 
 serialize_with_methods!(Backlog, { paused: bool = is_paused });

@@ -18,6 +18,8 @@ pub enum TimerKind {
     Repeat,
     /// The next occurrence of a schedule, or a requested run of it.
     Schedule,
+    /// The begin of an instance that waits for the rate of a limit. Only a forecast has this kind.
+    Rate,
 }
 
 names!(TimerKind, "kind of a timer", {
@@ -25,6 +27,7 @@ names!(TimerKind, "kind of a timer", {
     Deadline => "deadline",
     Repeat => "repeat",
     Schedule => "schedule",
+    Rate => "rate",
 });
 
 /// The state of a past occurrence of a schedule.

@@ -1,7 +1,11 @@
 //! Read-only queries: lists, counts, single instances. They serve the CLI, the dashboard, and
 //! callers that wait until an instance settles.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio_postgres::Row;
 
@@ -150,6 +154,9 @@ pub(crate) async fn queues(connection: &Connection) -> Result<Vec<QueueInfo>, Fa
                 partition_waiting: named(row, "partition_waiting")?,
                 retention: kept(row, "retention")?,
                 failed_retention: kept(row, "failed_retention")?,
+                is_fair: named(row, "is_fair")?,
+                tenant_shares: serde_json::from_str(named::<&str>(row, "tenant_shares")?)
+                    .unwrap_or_default(),
                 ..queue(name, backlog)
             })
         })
@@ -179,6 +186,8 @@ fn queue(name: String, backlog: Option<Backlog>) -> QueueInfo {
         partition_waiting: 0,
         retention: None,
         failed_retention: None,
+        is_fair: false,
+        tenant_shares: BTreeMap::new(),
         name,
     }
 }

@@ -1,6 +1,7 @@
 //! Limits: their bounds, and how much of them is in use.
 
 use serde_json::Value;
+use tokio_postgres::Row;
 
 use super::{
     connection::Connection,
@@ -15,6 +16,7 @@ use crate::{
 
 sql!(DECLARE_LIMITS, "declare_limits.sql", [TEXT]);
 sql!(LIMITS, "limits.sql", [TEXT]);
+sql!(LIMIT_COUNTS, "limit_counts.sql", [INT4, INT8]);
 sql!(LIMIT_KEYS, "limit_keys.sql", [TEXT, INT4]);
 sql!(LIMIT_USE, "limit_use.sql", [INT8]);
 sql!(SET_LIMIT, "set_limit.sql", [TEXT, TEXT]);
@@ -30,6 +32,10 @@ sql!(ADJUST_RATE, "adjust_rate.sql", [TEXT, TEXT, FLOAT8]);
 
 /// How many keys of a limit one call returns.
 pub(crate) const KEYS_MAX: i32 = 200;
+/// How many limits one call of [`counts`] returns.
+const COUNTS_MAX: i32 = 100;
+/// How many claims, and how many waiting instances, one call of [`counts`] reads.
+const COUNTED_ROWS_MAX: i64 = 50_000;
 
 /// Stores the bounds of limits that the code of this worker declares.
 pub(crate) async fn declare(connection: &Connection, limits: &[Limit]) -> Result<(), Fault> {
@@ -50,33 +56,42 @@ pub(crate) async fn list(
     name: Option<&str>,
 ) -> Result<Vec<LimitInfo>, Fault> {
     let rows = connection.query(&LIMITS, &[&name]).await?;
-    rows.iter()
-        .map(|row| {
-            let declared: &str = named(row, "declared")?;
-            Ok(LimitInfo {
-                name: named(row, "name")?,
-                at_once: named(row, "at_once")?,
-                per_key: named(row, "per_key")?,
-                rate: Rate::of(
-                    named(row, "rate")?,
-                    named(row, "period")?,
-                    named(row, "burst")?,
-                ),
-                key_rate: Rate::of(
-                    named(row, "key_rate")?,
-                    named(row, "key_period")?,
-                    named(row, "key_burst")?,
-                ),
-                declared: serde_json::from_str(declared).unwrap_or(Value::Null),
-                changed_at: named(row, "changed_at")?,
-                paused_at: named(row, "paused_at")?,
-                closed_until: named(row, "closed_until")?,
-                running: named(row, "running")?,
-                waiting: named(row, "waiting")?,
-                tokens: named(row, "tokens")?,
-            })
-        })
-        .collect()
+    rows.iter().map(info).collect()
+}
+
+/// Counts the claims and the waiting instances of the first limits by name. Reads no tokens.
+pub(crate) async fn counts(connection: &Connection) -> Result<Vec<LimitInfo>, Fault> {
+    let rows = connection
+        .query(&LIMIT_COUNTS, &[&COUNTS_MAX, &COUNTED_ROWS_MAX])
+        .await?;
+    rows.iter().map(info).collect()
+}
+
+fn info(row: &Row) -> Result<LimitInfo, Fault> {
+    let declared: &str = named(row, "declared")?;
+    Ok(LimitInfo {
+        name: named(row, "name")?,
+        at_once: named(row, "at_once")?,
+        per_key: named(row, "per_key")?,
+        rate: Rate::of(
+            named(row, "rate")?,
+            named(row, "period")?,
+            named(row, "burst")?,
+        ),
+        key_rate: Rate::of(
+            named(row, "key_rate")?,
+            named(row, "key_period")?,
+            named(row, "key_burst")?,
+        ),
+        declared: serde_json::from_str(declared).unwrap_or(Value::Null),
+        changed_at: named(row, "changed_at")?,
+        paused_at: named(row, "paused_at")?,
+        closed_until: named(row, "closed_until")?,
+        running: named(row, "running")?,
+        waiting: named(row, "waiting")?,
+        is_lower_bound: named(row, "is_lower_bound")?,
+        tokens: named(row, "tokens")?,
+    })
 }
 
 /// Returns the keys of a limit that instances wait for or that have bounds of their own.

@@ -28,6 +28,7 @@ pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod events;
 pub(crate) mod explain;
+pub(crate) mod fair;
 pub(crate) mod family;
 pub(crate) mod flow;
 pub(crate) mod history;

@@ -1,13 +1,14 @@
 //! Statements of the picker: they claim runnable instances, release claims of steps that have not
 //! begun, and find the priorities in use.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
 use super::{
     connection::Connection,
+    fair::{self, FairReport, TenantRange},
     fault::Fault,
     lease,
     row::{Claim, Claimed, column, columns, named},
@@ -16,7 +17,7 @@ use super::{
 
 sql!(prepared PICK, "pick.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4,
-    BOOL, BOOL, TEXT_ARRAY
+    BOOL, BOOL, TEXT_ARRAY, TEXT
 ]);
 sql!(prepared NEXT_CLAIM, "next_claim.sql", [
     TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, INT8, BOOL
@@ -32,7 +33,8 @@ sql!(
         INT2_ARRAY,
         TIMESTAMPTZ_ARRAY,
         INT8_ARRAY,
-        TEXT_ARRAY
+        TEXT_ARRAY,
+        TEXT
     ]
 );
 sql!(
@@ -94,6 +96,8 @@ pub(crate) struct Wanted {
     pub(crate) suspects: i32,
     /// The limits in which this worker has ended claims since its last pick.
     pub(crate) freed: Vec<String>,
+    /// The tenants to claim instances of, for each fair queue.
+    pub(crate) fair: BTreeMap<String, Vec<TenantRange>>,
 }
 
 impl Wanted {
@@ -138,6 +142,10 @@ pub(crate) struct Picked {
     /// The arrival number up to which everything was placed before the pick. `None` if a
     /// transaction was open that may have drawn a smaller number.
     pub(crate) placed_to: Option<i64>,
+    /// What the pick found in fair queues with more due instances than room.
+    pub(crate) reports: Vec<FairReport>,
+    /// The sum of the versions of the settings of these queues, if the pick read it.
+    pub(crate) fair_version: Option<i64>,
 }
 
 /// A request to count the group of the worker with a pick.
@@ -200,6 +208,8 @@ pub(crate) async fn next_claim(
         left_limited: false,
         group: None,
         placed_to: Some(placed_to),
+        reports: Vec::new(),
+        fair_version: None,
     }))
 }
 
@@ -230,6 +240,7 @@ pub(crate) async fn claim(
                 &count.is_some(),
                 &count.is_some_and(|count| count.found_work),
                 &wanted.freed,
+                &fair::encode(&wanted.fair),
             ],
         )
         .await?;
@@ -240,14 +251,23 @@ pub(crate) async fn claim(
     };
     let at = ClaimedColumns::of(&answer)?;
     let now: Timestamp = column(last, at.eligible_at)?;
-    // A row without an id before the last one: the pick has not read all instances that are due.
-    let (rows, left): (Vec<&Row>, Vec<&Row>) = rows
+    // A row without an id before the last one has reports of fair queues, or tells that the pick
+    // has not read all instances that are due.
+    let (rows, others): (Vec<&Row>, Vec<&Row>) = rows
         .iter()
         .partition(|row| matches!(column::<Option<i64>>(*row, at.id), Ok(Some(_))));
     let mut rows = rows
         .into_iter()
         .map(|row| claimed(row, at, now))
         .collect::<Result<Vec<_>, _>>()?;
+    let mut reports = Vec::new();
+    let mut left = Vec::new();
+    for row in others {
+        match column::<Option<&str>>(row, at.data)? {
+            Some(report) => reports = fair::decode(report)?,
+            None => left.push(row),
+        }
+    }
     // Sorts the claimed instances, because the UPDATE returns them in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
     Ok(Picked {
@@ -261,6 +281,9 @@ pub(crate) async fn claim(
             .any(|row| matches!(column(*row, at.keyed), Ok(true))),
         group: column::<Option<Vec<i32>>>(last, at.fleet)?.and_then(|count| group(&count)),
         placed_to: column(last, at.predecessor_id)?,
+        reports,
+        fair_version: column::<Option<Vec<i64>>>(last, at.marks)?
+            .and_then(|version| version.first().copied()),
     })
 }
 
@@ -304,6 +327,7 @@ pub(crate) async fn set_aside_refused(
                 &wanted.range_from,
                 &wanted.range_from_id,
                 &steps,
+                &fair::encode(&wanted.fair),
             ],
         )
         .await?;

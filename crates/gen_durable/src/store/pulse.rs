@@ -111,6 +111,7 @@ pub(crate) async fn backlog(connection: &Connection) -> Result<Vec<Backlog>, Fau
             next_due_at: named(row, "next_due_at")?,
             executing: named(row, "executing")?,
             workers: named(row, "workers")?,
+            is_fair: named(row, "is_fair")?,
         })
     };
     let rows = connection.query(&BACKLOG, &[&COUNTED_MAX]).await?;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::check;
+use super::{
+    check,
+    rates::{self, RateBacklog},
+};
 use crate::{
     error::Error,
     inspect::Inspect,
@@ -11,7 +14,7 @@ use crate::{
         page_size,
         schedule::{Forecast, ScheduleInfo, TimerFilter, TimerInfo, TimerPage},
     },
-    store::{schedule, timer},
+    store::{connection::Connection, fault::Fault, limit, schedule, timer},
 };
 
 /// The number of occurrences and runs shown per schedule.
@@ -26,6 +29,34 @@ const FORECAST_PART_MIN: usize = 100;
 const FORECAST_AHEAD_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 /// A timer that is late by less than this may be about to fire, and does not count as overdue.
 const LATE_SECONDS: f64 = 5.0;
+
+/// Returns the rates for which instances wait: of whole limits, or of keys if the whole limit has
+/// no rate. Limits that are paused or closed let no step begin.
+async fn waiting(connection: &Connection) -> Result<Vec<RateBacklog>, Fault> {
+    let mut rates = Vec::new();
+    for limit in limit::list(connection, None).await? {
+        if limit.waiting == 0 || limit.paused_at.is_some() || limit.closed_until.is_some() {
+            continue;
+        }
+        let held = |(rate, waiting, tokens): (Option<_>, i64, Option<f64>)| {
+            rate.map(|rate| RateBacklog {
+                rate,
+                waiting,
+                tokens: tokens.unwrap_or_default(),
+            })
+        };
+        if limit.rate.is_some() {
+            rates.extend(held((limit.rate, limit.waiting, limit.tokens)));
+            continue;
+        }
+        let keys = limit::keys(connection, &limit.name).await?;
+        rates.extend(
+            keys.into_iter()
+                .filter_map(|key| held((key.rate, key.waiting, key.tokens))),
+        );
+    }
+    Ok(rates)
+}
 
 impl Inspect {
     /// Returns a page of timers of all kinds. The page leaves out instances that wait for their
@@ -57,6 +88,9 @@ impl Inspect {
     /// Divides the time ahead (at most a hundred years) into `parts` (1 to 1,000) and returns the
     /// number of timers that become due in each; the list leaves out parts without timers. The
     /// statement counts at most [`forecast_max`](Self::forecast_max) timers of each kind per part.
+    /// The kind [`Rate`](crate::schedule::TimerKind::Rate) counts the instances that a rate lets
+    /// begin of those that wait for it now, as if each weighed 1. It leaves out limits that are
+    /// paused or closed.
     ///
     /// # Errors
     /// The database is unreachable.
@@ -68,7 +102,11 @@ impl Inspect {
         let counted_max = i32::try_from(most).unwrap_or(i32::MAX);
         let parts = i32::try_from(parts.clamp(1, 1_000)).unwrap_or(1);
         self.read("forecast the timers", move |connection| async move {
-            timer::forecast(&connection, seconds, parts, counted_max).await
+            let mut due = timer::forecast(&connection, seconds, parts, counted_max).await?;
+            let waiting = waiting(&connection).await?;
+            due.extend(rates::forecast(&waiting, seconds, parts));
+            due.sort_by_key(|part| (part.part, part.kind));
+            Ok(due)
         })
         .await
     }

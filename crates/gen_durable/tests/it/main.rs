@@ -7,6 +7,7 @@
 mod api;
 mod contract;
 mod engine;
+mod fair;
 mod faults;
 mod isolation;
 mod lanes;

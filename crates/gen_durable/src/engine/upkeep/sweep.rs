@@ -9,6 +9,7 @@ use crate::{
     engine::{core::Core, local::HeldInstance, pick::hand_out, set_aside::set_aside},
     store::{
         connection::Connection,
+        fair,
         fault::Fault,
         pick::{self, Mark, Wanted},
     },
@@ -48,8 +49,16 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
                 .insert(*priority);
         }
     }
+    let fair = if idle {
+        Vec::new()
+    } else {
+        find_tenants(core, connection).await?
+    };
     let mut wanted = Wanted::default();
     for queue in &core.queues {
+        if fair.iter().any(|fair| fair == queue.queue.name()) {
+            continue;
+        }
         let room = queue.room().min(core.batch_limit.get());
         let name = queue.queue.name();
         let ranges = used
@@ -107,4 +116,25 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
         hand_out(core, &queue, vec![HeldInstance::new(row)]);
     }
     Ok(false)
+}
+
+/// Finds tenants with due instances in fair queues, for the picker: it claims their instances, so
+/// that the tenants share the workers. Returns the fair queues.
+async fn find_tenants(core: &Core, connection: &Connection) -> Result<Vec<String>, Fault> {
+    let swept = || {
+        core.swept_tenants
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    };
+    let cursors = swept().cursors();
+    let mut queues = Vec::new();
+    for (queue, after) in cursors {
+        let found = fair::due_tenants(connection, &queue, after.as_ref()).await?;
+        if !found.is_empty() {
+            core.wake.wake();
+        }
+        swept().record(&queue, found);
+        queues.push(queue);
+    }
+    Ok(queues)
 }

@@ -46,12 +46,13 @@ named as (
     union select queue from executing
     union select unnest(w.queues) from gen_durable.workers w where w.lease_expires_at > statement_timestamp()
 )
-select named.name, q.paused_at, q.paused_by, coalesce(w.due, 0)::bigint as due, w.oldest as oldest_due_at,
+select named.name, q.paused_at, case when q.paused_at is not null then q.paused_by end as paused_by,
+    coalesce(q.fair, false) as is_fair, coalesce(w.due, 0)::bigint as due, w.oldest as oldest_due_at,
     coalesce(w.later, 0)::bigint as scheduled, w.next as next_due_at,
     coalesce(e.count, 0) as executing,
     (select count(*) from gen_durable.workers a where a.lease_expires_at > statement_timestamp() and named.name = any (a.queues)) as workers
 from named
-left join gen_durable.queues q on q.name = named.name and q.paused_at is not null
+left join gen_durable.queues q on q.name = named.name
 left join waiting w on w.queue = named.name
 left join executing e on e.queue = named.name
 order by named.name

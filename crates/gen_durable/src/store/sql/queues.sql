@@ -55,6 +55,8 @@ select named.name,
         limit 10001) due) + coalesce((select suspects.due from suspects where suspects.queue = named.name), 0) as due,
     (select q.retention from gen_durable.queues q where q.name = named.name) as retention,
     (select q.failed_retention from gen_durable.queues q where q.name = named.name) as failed_retention,
+    coalesce((select q.fair from gen_durable.queues q where q.name = named.name), false) as is_fair,
+    coalesce((select q.tenant_shares::text from gen_durable.queues q where q.name = named.name), '{}') as tenant_shares,
     coalesce((select executing.count from executing where executing.queue = named.name), 0) as executing,
     coalesce((select waiting.queued from waiting where waiting.queue = named.name), 0) as queued,
     coalesce((select waiting.partition_waiting from waiting where waiting.queue = named.name), 0) as partition_waiting

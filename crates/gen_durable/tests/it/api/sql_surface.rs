@@ -30,13 +30,13 @@ fn guide(schema: &str) -> Vec<String> {
     statements
 }
 
-/// Runs the statements of the guide about limits.
+/// Runs the statements of the guide about limits and fair queues.
 async fn limits_change_as_the_guide_says(
     client: &tokio_postgres::Client,
     schema: &str,
     statements: &[String],
 ) {
-    let [changes @ .., close, take, adjust] = statements else {
+    let [changes @ .., close, take, adjust, fair, share] = statements else {
         panic!("the guide has other statements: {statements:#?}");
     };
     let is_done = async |statement: &str| {
@@ -63,6 +63,10 @@ async fn limits_change_as_the_guide_says(
     assert!((wait().await - 0.3).abs() < 1e-9);
     assert!(is_done(close).await);
     assert_eq!(wait().await, 30.0);
+    for setting in [fair, share] {
+        assert!(is_done(setting).await, "{setting}");
+        assert!(!is_done(setting).await, "{setting}");
+    }
 }
 
 #[tokio::test]

@@ -41,6 +41,31 @@ async fn a_rate_lets_a_burst_begin_and_then_as_many_steps_as_the_period_allows()
 }
 
 #[tokio::test]
+async fn a_forecast_counts_the_instances_that_a_rate_lets_begin_in_each_part() {
+    let calls = Calls::default();
+    let lab = Lab::new(calls.clone())
+        .await
+        .register::<Fetch>()
+        .limit(Limit::new("api").rate(10, SECOND * 60).burst(1));
+    lab.enqueue_all((0..26).map(|n| fetch("acme", n)))
+        .await
+        .unwrap();
+    lab.drain().await;
+    assert_eq!(calls.count(), 1, "the burst");
+    let forecast = client(&lab).inspect().forecast(SECOND * 300, 5).await;
+    let counts: Vec<_> = forecast
+        .unwrap()
+        .iter()
+        .map(|part| (part.part, part.kind.to_string(), part.count))
+        .collect();
+    let rate = || "rate".to_owned();
+    assert_eq!(counts, [(0, rate(), 10), (1, rate(), 10), (2, rate(), 5)]);
+    client(&lab).operate().pause_limit("api").await.unwrap();
+    let paused = client(&lab).inspect().forecast(SECOND * 300, 5).await;
+    assert!(paused.unwrap().is_empty(), "a paused limit lets none begin");
+}
+
+#[tokio::test]
 async fn a_rate_counts_the_weight_of_each_step_and_a_heavy_step_leaves_a_debt() {
     let calls = Calls::default();
     let lab = Lab::new(calls.clone())

@@ -104,11 +104,11 @@ async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
     let place = Place::new().await;
     let mut killed = place.plan().start().runs().await;
     place.until_count("select count(*) from %.workers", 1).await;
-    // The pick of the worker waits for the table `queues`, on which the test holds an `access
+    // The pick of the worker waits for the table `limit_locks`, on which the test holds an `access
     // exclusive` lock, while the worker is suspended. The test deletes the row of the worker in
     // `workers`, as a reaper does with an expired worker that holds no claims.
     let lock = place
-        .hold("lock table %.queues in access exclusive mode")
+        .hold("lock table %.limit_locks in access exclusive mode")
         .await;
     place
         .client

@@ -133,16 +133,16 @@ async fn a_worker_releases_instances_that_it_claimed_while_it_drained() {
         .unwrap();
     let mut worker = place.plan().lease(60_000).start().runs().await;
     let lock = place
-        .hold("lock table %.queues in access exclusive mode")
+        .hold("lock table %.limit_locks in access exclusive mode")
         .await;
     place
         .client
         .enqueue_all((0..20).map(|_| Gated::new("gate", FirstRun::Done)))
         .await
         .unwrap();
-    // The statements of the picker and of the sweep both wait for the table `queues`, on which the
-    // test holds an `access exclusive` lock. The picker will claim no instance, and the sweep will
-    // claim instances.
+    // The statements of the picker and of the sweep both wait for the table `limit_locks`, on which
+    // the test holds an `access exclusive` lock. The picker will claim no instance, and the sweep
+    // will claim instances.
     place.until_claims_wait(2).await;
     worker.terminate();
     worker.says("draining", 1).await;

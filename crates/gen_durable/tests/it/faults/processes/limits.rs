@@ -5,12 +5,12 @@
 //! A step occupies its limits from its begin to its end. If its process was killed, it ends then.
 //! If its process was suspended, its claim may pass to another worker when the lease has run out:
 //! the test counts it until one heartbeat before that, because the worker may have renewed the
-//! lease a heartbeat before the test suspended it.
+//! lease a heartbeat before the test suspended it. The queue is fair, with seven tenants.
 
 use std::time::{Duration, Instant};
 
 use gen_durable::{
-    Context, Job, Policy, StepError,
+    Context, Job, NewInstance, Policy, StepError,
     machine::{Limit, Limits},
     operate::LimitChange,
 };
@@ -200,15 +200,18 @@ async fn set_bounds(place: &Place, (at_once, per_key): (i32, i32)) {
 }
 
 async fn enqueue(place: &Place, jobs: std::ops::Range<usize>, pause_ms: u64) {
-    let made = jobs.map(|n| LimitedJob {
-        n: i32::try_from(n).unwrap(),
-        // A half of the jobs have the same key.
-        tenant: if n % 2 == 0 {
-            0
-        } else {
-            i32::try_from(n % 40).unwrap()
-        },
-        pause_ms,
+    let made = jobs.map(|n| {
+        let job = LimitedJob {
+            n: i32::try_from(n).unwrap(),
+            // A half of the jobs have the same key.
+            tenant: if n % 2 == 0 {
+                0
+            } else {
+                i32::try_from(n % 40).unwrap()
+            },
+            pause_ms,
+        };
+        NewInstance::new(job).tenant(n % 7)
     });
     place.client.enqueue_all(made).await.unwrap();
 }

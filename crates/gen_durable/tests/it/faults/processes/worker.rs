@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     pub(crate) pause_ms: u64,
     /// Whether the steps of the worker record their runs in the database.
     pub(crate) run_log: bool,
-    /// Whether the worker declares limits and runs the jobs that take them.
+    /// Whether the worker declares limits and a fair queue, and runs the jobs that take the limits.
     pub(crate) limits: bool,
 }
 
@@ -270,7 +270,7 @@ async fn run(plan: Plan) {
         .queue(Queue::DEFAULT, plan.slots)
         .settings(settings);
     if plan.limits {
-        builder = builder.register::<LimitedJob>();
+        builder = builder.register::<LimitedJob>().fair(Queue::DEFAULT);
         for limit in limits::limits() {
             builder = builder.limit(limit);
         }

@@ -31,6 +31,7 @@ impl Act {
                     "false",
                     "false",
                     "array[]::text[]",
+                    "null",
                 ];
                 (
                     fill(PICK, &values),
