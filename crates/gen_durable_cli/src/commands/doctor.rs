@@ -1,5 +1,7 @@
 //! `durable doctor`: checks for problems that an operator must fix. Each finding names the remedy.
 
+mod limits;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::ExitCode,
@@ -110,6 +112,7 @@ pub(crate) async fn run(args: DoctorArgs, json: bool) -> anyhow::Result<ExitCode
     }
     let alive = work(&inspect, &mut report).await?;
     stalled(&client, &mut report).await?;
+    limits::limits(&inspect, &mut report).await?;
     server(&inspect, &mut report).await?;
     vacuum(
         &inspect,

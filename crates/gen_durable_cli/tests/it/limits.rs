@@ -164,3 +164,41 @@ async fn durable_explain_names_the_limits_of_an_instance_that_awaits_them() {
         assert!(explained.contains(part), "{part}: {explained}");
     }
 }
+
+#[tokio::test]
+async fn durable_doctor_reports_limits_that_let_too_few_waiting_instances_begin() {
+    let db = declared().await;
+    let client = Client::new(Pool::connect_to(&db.url, &db.schema).await.unwrap());
+    let codes = || -> Vec<String> {
+        let output = db.run(&["doctor", "--json"]);
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let found = report["findings"].as_array().unwrap().iter();
+        let code = |finding: &Value| finding["code"].as_str().unwrap().to_owned();
+        found
+            .map(code)
+            .filter(|code| code.contains("limit"))
+            .collect()
+    };
+    db.json(&["limits", "pause", "api"]);
+    assert!(codes().is_empty(), "no instance waits");
+    sql(
+        &client,
+        "insert into S.instances (machine, step, state, limit_group, status)
+         select 'call', 'run', 'null', E'api\\x01acme', 'awaiting_limit' from generate_series(1, 100);
+         insert into S.limit_backlog (limit_group, queue, names, held_on, ready_at)
+         values (E'api\\x01acme', 'default', '{api}', 'api', clock_timestamp())",
+    )
+    .await;
+    assert_eq!(codes(), ["limit_paused"]);
+    db.json(&["limits", "resume", "api"]);
+    assert!(codes().is_empty(), "a hundred a second are enough");
+    db.json(&["limits", "set", "api", "--rate", "10/d"]);
+    assert_eq!(codes(), ["limit_too_slow"]);
+    db.json(&["limits", "set", "api", "--rate", "none", "--at-once", "0"]);
+    assert_eq!(codes(), ["limit_of_zero"]);
+    db.json(&["limits", "set", "api", "--at-once", "none"]);
+    db.json(&["limits", "set-key", "api", "acme", "--at-once", "0"]);
+    assert_eq!(codes(), ["limit_of_zero"]);
+    db.json(&["limits", "unset-key", "api", "acme"]);
+    assert!(codes().is_empty());
+}

@@ -18,6 +18,7 @@ mod migrate;
 mod operate;
 mod output;
 mod projections;
+mod queues;
 mod serve;
 mod shapes;
 mod tail;
