@@ -13,6 +13,7 @@ mod limits;
 mod partitions;
 mod pickup;
 pub(crate) mod projections;
+mod quiet;
 mod signal;
 mod timers;
 mod xmin;
@@ -61,11 +62,14 @@ pub enum Workload {
     /// Jobs with a limit that does not bind, compared with no limit; keys beside a saturated key;
     /// and whether more steps run than a limit allows
     Limits,
+    /// The start of a quiet key's or tenant's jobs beside one with 1,000,000 instances, compared
+    /// with the same jobs alone
+    Quiet,
 }
 
 impl Workload {
     /// All workloads, in the order in which the bench measures them.
-    pub const ALL: [Workload; 15] = [
+    pub const ALL: [Workload; 16] = [
         Workload::Drain,
         Workload::Chain,
         Workload::ChainHistory,
@@ -81,6 +85,7 @@ impl Workload {
         Workload::Timers,
         Workload::Projections,
         Workload::Limits,
+        Workload::Quiet,
     ];
 
     /// Returns the name of the workload on the command line and in the report.
@@ -101,6 +106,7 @@ impl Workload {
             Workload::Timers => "timers",
             Workload::Projections => "projections",
             Workload::Limits => "limits",
+            Workload::Quiet => "quiet",
         }
     }
 
@@ -129,6 +135,7 @@ impl Workload {
             Workload::Timers => timers::measure(bench).await,
             Workload::Projections => projections::measure(bench).await,
             Workload::Limits => limits::measure(bench).await,
+            Workload::Quiet => quiet::measure(bench).await,
         }
     }
 }
