@@ -13,6 +13,7 @@ import { Instances } from './pages/instances.js';
 import { Instance } from './pages/instance.js';
 import { Failures } from './pages/failures.js';
 import { Queue, Queues } from './pages/queues.js';
+import { Limit, Limits } from './pages/limits.js';
 import { Lanes } from './pages/lanes.js';
 import { Timers } from './pages/timers.js';
 import { Schedule, Schedules } from './pages/schedules.js';
@@ -29,6 +30,7 @@ const PAGES = [
   { path: 'instances', name: 'Instances', key: 'i', view: Instances, one: Instance },
   { path: 'failures', name: 'Failures', key: 'f', view: Failures, count: (live) => (live?.totals.failed ?? 0) + (live?.totals.stuck ?? 0), tone: 'bad' },
   { path: 'queues', name: 'Queues', key: 'q', view: Queues, one: Queue, count: (live) => live?.queues.reduce((sum, queue) => sum + queue.due, 0) },
+  { path: 'limits', name: 'Limits', key: 'r', view: Limits, one: Limit },
   { path: 'lanes', name: 'Lanes', key: 'l', view: Lanes, count: (live) => live?.findings?.lanes_blocked, tone: 'bad' },
   { path: 'timers', name: 'Timers', key: 't', view: Timers, count: (live) => live?.findings?.overdue, tone: 'bad' },
   { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.findings?.schedules_failing, tone: 'bad' },

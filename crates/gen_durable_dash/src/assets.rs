@@ -44,6 +44,7 @@ static ASSETS: &[(&str, AssetKind, &str)] = assets![
     "pages/instance.js" Script,
     "pages/instances.js" Script,
     "pages/lanes.js" Script,
+    "pages/limits.js" Script,
     "pages/machines.js" Script,
     "pages/overview.js" Script,
     "pages/projections.js" Script,
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn all_assets_of_the_dashboard_together_are_below_200_kb_uncompressed() {
-        assert!(total_bytes() < 200_000, "{} bytes", total_bytes());
+    fn all_assets_of_the_dashboard_together_are_below_220_kb_uncompressed() {
+        assert!(total_bytes() < 220_000, "{} bytes", total_bytes());
     }
 }

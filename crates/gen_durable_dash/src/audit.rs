@@ -254,11 +254,26 @@ fn described(method: &str, path: &str) -> (String, String) {
     let (action, subject) = match (method, parts.as_slice()) {
         ("POST", ["instances"]) => ("enqueue".to_owned(), "an instance".to_owned()),
         ("POST", ["instances", id, act]) => ((*act).to_owned(), format!("instance {id}")),
-        ("POST", ["queues", name, act]) => ((*act).to_owned(), format!("queue {name}")),
+        ("POST", ["queues", name, act]) => {
+            let action = match *act {
+                "fair" | "unfair" => format!("{act} queue"),
+                "share" => "set share".to_owned(),
+                act => act.to_owned(),
+            };
+            (action, format!("queue {name}"))
+        }
         ("POST", ["lanes", act]) => (format!("lane {act}"), "a lane".to_owned()),
         ("POST", ["timers", id, act]) => (format!("{act} timer"), format!("timer {id}")),
         ("POST", ["schedules", name, act]) => {
             (format!("{act} schedule"), format!("schedule {name}"))
+        }
+        ("POST", ["limits", name, act]) => {
+            let action = match *act {
+                "set_key" => "set limit key".to_owned(),
+                "unset_key" => "unset limit key".to_owned(),
+                act => format!("{act} limit"),
+            };
+            (action, format!("limit {name}"))
         }
         ("POST", ["projections", name, act]) => ((*act).to_owned(), format!("projection {name}")),
         ("POST", ["projection_runs", id, act]) => (format!("{act} run"), format!("run {id}")),

@@ -34,6 +34,7 @@ mod find;
 mod guard;
 mod histogram;
 mod known;
+mod limit_series;
 mod lockout;
 mod metrics;
 mod openapi;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use gen_durable::schedule::Timestamp;
+use gen_durable::{inspect::LimitInfo, schedule::Timestamp};
 
 use crate::{
     api::json::{COUNTED_MAX, totals},
@@ -45,6 +45,43 @@ const QUEUE_GAUGES: [(&str, &str, Gauge); 6] = [
     ),
 ];
 
+/// A function that reads one gauge of a limit. `None`: the limit has no such number.
+type LimitGauge = fn(&LimitInfo) -> Option<i64>;
+
+/// The gauges of a limit: name, help text, and the function that reads the gauge.
+const LIMIT_GAUGES: [(&str, &str, LimitGauge); 6] = [
+    (
+        "durable_limit_running",
+        "Claimed steps that take the limit; the first 100 limits by name",
+        |limit| Some(limit.running),
+    ),
+    (
+        "durable_limit_waiting",
+        "Instances that wait for the limit",
+        |limit| Some(limit.waiting),
+    ),
+    (
+        "durable_limit_at_once",
+        "How many steps may take the limit at the same time, if it has such a bound",
+        |limit| limit.at_once.map(i64::from),
+    ),
+    (
+        "durable_limit_paused",
+        "Whether an operator has paused the limit",
+        |limit| Some(i64::from(limit.paused_at.is_some())),
+    ),
+    (
+        "durable_limit_closed",
+        "Whether a step has closed the limit for a time",
+        |limit| Some(i64::from(limit.closed_until.is_some())),
+    ),
+    (
+        "durable_limit_capped",
+        "Whether durable_limit_running or durable_limit_waiting is a lower bound",
+        |limit| Some(i64::from(limit.is_lower_bound)),
+    ),
+];
+
 /// Returns the numbers of a snapshot of the overview in the text format of Prometheus.
 pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     let mut out = String::new();
@@ -52,6 +89,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     if let Some(now) = snapshot.now {
         write_totals(&mut out, snapshot);
         write_queues(&mut out, snapshot, now);
+        write_limits(&mut out, snapshot);
         write_findings(&mut out, snapshot);
         write_instances(&mut out, snapshot);
     }
@@ -159,6 +197,17 @@ fn write_queues(out: &mut String, snapshot: &Snapshot, now: Timestamp) {
             "durable_queue_oldest_seconds{{queue=\"{}\"}} {waits:.3}",
             label(&queue.name)
         );
+    }
+}
+
+fn write_limits(out: &mut String, snapshot: &Snapshot) {
+    for (name, help, value) in LIMIT_GAUGES {
+        metric(out, name, "gauge", help);
+        for limit in &snapshot.limits {
+            if let Some(value) = value(limit) {
+                let _ = writeln!(out, "{name}{{limit=\"{}\"}} {value}", label(&limit.name));
+            }
+        }
     }
 }
 

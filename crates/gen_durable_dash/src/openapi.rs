@@ -1,6 +1,7 @@
 //! Generates the OpenAPI document of the HTTP API from the same table of routes as the router.
 
 mod lanes;
+mod limits;
 mod schemas;
 
 use serde_json::{Map, Value, json};
@@ -176,6 +177,7 @@ fn schemas() -> Value {
         schemas::AUDIT,
         projections::SCHEMAS,
         lanes::SCHEMAS,
+        limits::SCHEMAS,
     ];
     first
         .into_iter()

@@ -9,13 +9,16 @@ use std::{
 
 use gen_durable::{
     Error, Pool,
-    inspect::{Backlog, Count, Edge, Estimate, FailureGroup, Findings, Inspect, WorkerInfo},
+    inspect::{
+        Backlog, Count, Edge, Estimate, FailureGroup, Findings, Inspect, LimitInfo, WorkerInfo,
+    },
     schedule::Timestamp,
 };
 use tokio::sync::{Notify, watch};
 
 use crate::{
     api::json,
+    limit_series::{LimitChart, LimitSeries},
     redact::Redaction,
     series::{Chart, KEPT_SECONDS, Series, Sums},
 };
@@ -48,6 +51,8 @@ pub(crate) struct Snapshot {
     taken: Option<Instant>,
     pub(crate) estimate: Option<Estimate>,
     pub(crate) backlog: Vec<Backlog>,
+    /// The use of the first 100 limits by name.
+    pub(crate) limits: Vec<LimitInfo>,
     pub(crate) standing: Vec<Count>,
     /// Whether the numbers of queued instances in `standing` are lower bounds.
     pub(crate) is_queued_capped: bool,
@@ -110,6 +115,7 @@ pub(crate) struct Pulse {
     /// this field.
     wake: Notify,
     series: Mutex<Series>,
+    limit_series: Mutex<LimitSeries>,
 }
 
 /// The state that the task that reads the numbers of the overview keeps between two reads.
@@ -154,6 +160,7 @@ impl Pulse {
             requested: Mutex::default(),
             wake: Notify::new(),
             series: Mutex::default(),
+            limit_series: Mutex::default(),
         });
         tokio::spawn(read_while_requested(Arc::downgrade(&pulse)));
         pulse
@@ -220,6 +227,18 @@ impl Pulse {
             .show(now, window, step)
     }
 
+    /// Returns the use of a limit in the `CHART_SECONDS` up to a snapshot, or `None` if the
+    /// snapshot does not have the limit.
+    pub(crate) fn limit_chart(&self, snapshot: &Snapshot, name: &str) -> Option<LimitChart> {
+        let now = snapshot.now?.as_second();
+        snapshot.limits.iter().find(|limit| limit.name == name)?;
+        let series = self
+            .limit_series
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Some(series.show(name, now, CHART_SECONDS))
+    }
+
     async fn refresh(&self, state: &mut ReadState) {
         let before = self.latest.borrow().clone();
         // A database that hangs sends no error. The pages must say soon that the numbers are old.
@@ -283,6 +302,7 @@ impl Pulse {
             .map_or((now - KEPT_SECONDS, 0), |(second, id)| (second - 1, *id));
         let arrived = inspect.arrived(after).await?;
         let backlog = inspect.backlog().await?;
+        let limits = inspect.limit_counts().await?;
         let is_slow = state.reads.is_multiple_of(SLOW_EVERY) || before.trouble.is_some();
         let slow = match is_slow {
             true => self.read_slow().await?,
@@ -295,6 +315,10 @@ impl Pulse {
             .unwrap_or(after);
         state.seen.push_back((now, newest.max(after)));
         state.second = Some(now);
+        self.limit_series
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(now, &limits);
         let (chart, minute) = {
             let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
             series.settled(from, settled);
@@ -313,6 +337,7 @@ impl Pulse {
             taken: None,
             estimate: Some(estimate),
             backlog,
+            limits,
             standing: slow.standing,
             is_queued_capped: slow.is_queued_capped,
             edges: slow.edges,

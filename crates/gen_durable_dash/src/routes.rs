@@ -10,8 +10,8 @@ use axum::{
 
 use crate::{
     api::{
-        acts, audit, bulk, health, instance, instances, lanes, live, projections, queues, rollups,
-        schedules, session, timers,
+        acts, audit, bulk, health, instance, instances, lanes, limits, live, projections, queues,
+        rollups, schedules, session, timers,
     },
     assets,
     openapi::{Doc, doc},
@@ -137,6 +137,17 @@ pub(crate) fn all() -> Vec<Route> {
         get "/api/v1/queues/{name}" queues::queue, doc("One queue, its retention and the live workers that serve it").answers("QueueDetails");
         post "/api/v1/queues/{name}/pause" queues::pause, doc("Pause a queue: its instances are not claimed until it is resumed").answers("Paused");
         post "/api/v1/queues/{name}/resume" queues::resume, doc("Resume a queue").answers("Paused");
+        post "/api/v1/queues/{name}/fair" queues::fair, doc("Let the tenants of a queue share its workers").answers("FairQueue");
+        post "/api/v1/queues/{name}/unfair" queues::unfair, doc("Let the instances of a queue begin by due time, whatever their tenants").answers("FairQueue");
+        post "/api/v1/queues/{name}/share" queues::share, doc("Set how many instances of a tenant begin for each one of another tenant, from 1 to 1,000; null stands for 1").body("NewShare").answers("TenantShare");
+        get "/api/v1/limits" limits::list, doc("Limits by name, at most 1,000: their bounds and their use").answers("Limits");
+        get "/api/v1/limits/{name}" limits::one, doc("One limit, its use over the last five minutes, and up to 200 keys with waiting instances or bounds of their own").answers("LimitDetails");
+        post "/api/v1/limits/{name}/set" limits::set, doc("Change bounds of a limit until it is reset: a missing field keeps its bound, null removes it, and a rate without a burst has a burst of its own size").body("LimitBounds").answers("LimitSet");
+        post "/api/v1/limits/{name}/set_key" limits::set_key, doc("Give one key of a limit bounds of its own, which replace those for each key").body("LimitKeyBounds").answers("LimitSet");
+        post "/api/v1/limits/{name}/unset_key" limits::unset_key, doc("Remove the bounds that one key of a limit has of its own").body("LimitKeyName").answers("LimitSet");
+        post "/api/v1/limits/{name}/reset" limits::reset, doc("Give a limit the bounds that the code declares, and remove the bounds of single keys").answers("LimitSet");
+        post "/api/v1/limits/{name}/pause" limits::pause, doc("Pause a limit: no step that takes it begins until it is resumed").answers("LimitPaused");
+        post "/api/v1/limits/{name}/resume" limits::resume, doc("Resume a paused limit, or open one that a step has closed").answers("LimitPaused");
         get "/api/v1/lanes" lanes::lanes, doc("Lanes, their heads, and why each head has not settled; `next` is the query of the next page").query(&["tenant", "prefix", "blocked", "after", "after_tenant", "limit"]).answers("Lanes");
         post "/api/v1/lanes/retry" lanes::retry, doc("Retry the head of a blocked lane; it keeps its lane position").body("Lane").answers("LaneUnblocked");
         post "/api/v1/lanes/skip" lanes::skip, doc("Leave the head of a blocked lane failed and promote its successor").body("Lane").answers("LaneUnblocked");

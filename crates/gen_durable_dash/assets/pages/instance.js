@@ -1,7 +1,7 @@
 // One instance: its status and the reason for it, its history, state, data, result, children,
 // timers and inbox.
 
-import { html, useEffect, useState } from '../view.js';
+import { html, useLayoutEffect, useState } from '../view.js';
 import { part } from '../api.js';
 import { useFetch } from '../live.js';
 import { Empty, InstanceLink, Json, Loading, Panel, Sentence, Status, Table, Time, ErrorNotice } from '../parts.js';
@@ -61,7 +61,8 @@ export function Instance({ one, live, mayAct }) {
 // k and j.
 function Neighbours({ one }) {
   const { before, after } = neighbours(one);
-  useEffect(() => {
+  // The keys work as soon as the links are shown.
+  useLayoutEffect(() => {
     const press = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.('input, textarea, select, dialog')) return;
       if (event.key === 'k' && before) go(`instances/${before}`);
@@ -83,6 +84,7 @@ function Why({ path, moved, row }) {
     <h2>${settled ? 'Why it finished' : row.status === 'executing' ? 'Running' : 'Why it is not running'}</h2>
     ${!data ? html`<p class="faint">Loading…</p>` : !first ? html`<p>Nothing blocks it: the next pick of a worker claims it.</p>`
       : html`<p><${Sentence} text=${first.text} /></p>${data.blockers.slice(1).map((other) => html`<p class="faint">Also: <${Sentence} text=${other.text} /></p>`)}`}
+    ${first?.kind === 'awaiting_limit' && html`<p>${[...new Set(first.limits.map((bound) => bound.limit))].map((name) => html`<a href=${link(`limits/${part(name)}`)}>Limit ${name}</a> `)}</p>`}
     ${row.last_error && first?.kind !== 'settled' && html`<p class="error-text">Last error: ${row.last_error}</p>`}
   </section>`;
 }

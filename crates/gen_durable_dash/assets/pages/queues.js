@@ -1,10 +1,11 @@
 // The page of queues: it shows the backlog of each queue, and pauses and resumes queues. The page of
-// one queue also shows its throughput and times, its retention, and its workers.
+// one queue also shows its throughput and times, its retention, its workers and the shares of its
+// tenants, and makes the queue fair.
 
 import { html, useState } from '../view.js';
 import { post, part } from '../api.js';
 import { useFetch } from '../live.js';
-import { ConfirmButton, Empty, Loading, Panel, Sorted, Time, ErrorNotice, toast } from '../parts.js';
+import { ConfirmButton, Empty, Field, FormDialog, Loading, Panel, Sorted, Table, Time, ErrorNotice, toast } from '../parts.js';
 import { link } from '../route.js';
 import { Periods, RollupCharts, periodOf } from '../rollups.js';
 import { counted, number, plural, since, span } from '../text.js';
@@ -37,7 +38,7 @@ const PauseButton = ({ queue, pauses }) => (pauses.isPaused(queue)
 const none = html`<span class="faint">–</span>`;
 
 const columns = (now, mayAct, pauses) => [
-  { name: 'queue', by: (queue) => queue.name, cell: (queue) => html`<a href=${link(`queues/${part(queue.name)}`)}>${queue.name}</a> ${pauses.isPaused(queue) && html`<span class="status is-paused" title=${queue.paused_by ? `by ${queue.paused_by}` : ''}>paused</span>`}` },
+  { name: 'queue', by: (queue) => queue.name, cell: (queue) => html`<a href=${link(`queues/${part(queue.name)}`)}>${queue.name}</a> ${pauses.isPaused(queue) && html`<span class="status is-paused" title=${queue.paused_by ? `by ${queue.paused_by}` : ''}>paused</span>`} ${queue.is_fair && html`<span class="status is-runnable" title="its tenants share the workers">fair</span>`}` },
   { name: '#due', by: (queue) => queue.due, cell: (queue) => counted(queue.due) },
   { name: 'oldest', by: (queue) => (queue.oldest_due_at ? -Date.parse(queue.oldest_due_at) : -Infinity), cell: (queue) => (queue.oldest_due_at ? since(queue.oldest_due_at, now) : none) },
   { name: '#later', by: (queue) => queue.scheduled, cell: (queue) => counted(queue.scheduled) },
@@ -54,6 +55,45 @@ export function Queues({ live, mayAct }) {
   return html`<h1>Queues</h1><${ErrorNotice} error=${pauses.error} /><${Panel}>
     ${data.queues.length === 0 ? html`<${Empty} title="No queues yet">A queue appears when a worker serves it or an instance waits in it.<//>`
       : html`<${Sorted} label="Queues" columns=${columns(now, mayAct, pauses)} rows=${data.queues} keyOf=${(queue) => queue.name} />`}
+  <//>`;
+}
+
+// Lets the tenants of a queue share its workers, or ends that.
+function FairButton({ queue, onDone }) {
+  const act = queue.is_fair ? 'unfair' : 'fair';
+  const send = async () => {
+    await post(`queues/${part(queue.name)}/${act}`);
+    toast(queue.is_fair ? `${queue.name} is not fair any more` : `${queue.name} is fair: its tenants share the workers`);
+    onDone();
+  };
+  return html`<${ConfirmButton} label=${queue.is_fair ? 'Make unfair' : 'Make fair'} title=${`Make ${queue.name} ${act}`} verb="Change it" onConfirm=${send}>
+    <p>${queue.is_fair ? 'Its instances begin by priority and due time, whatever their tenants.' : 'Its tenants share the workers, however many instances one of them has.'} Workers follow within seconds.</p>
+  <//>`;
+}
+
+function ShareButton({ queue, tenant, share, onDone }) {
+  const [open, setOpen] = useState(false);
+  const send = async (form) => {
+    const body = { tenant: tenant ?? form.tenant, share: Number(form.share) };
+    await post(`queues/${part(queue.name)}/share`, body);
+    toast(`${body.tenant} has a share of ${body.share} in ${queue.name}`);
+    onDone();
+  };
+  return html`<button onClick=${() => setOpen(true)} aria-label=${tenant === undefined ? `Set a share in ${queue.name}` : `Change the share of ${tenant}`}>${tenant === undefined ? 'Set a share' : 'Change'}</button>
+    ${open && html`<${FormDialog} title=${`A share in ${queue.name}`} verb="Set it" onSubmit=${send} onClose=${() => setOpen(false)}>
+      ${tenant === undefined ? html`<${Field} label="Tenant"><input name="tenant" required autocomplete="off" /><//>` : html`<p><b>${tenant}</b></p>`}
+      <${Field} label="Share" hint="So many instances begin for each one of a tenant with a share of 1."><input name="share" type="number" min="1" max="1000" step="1" required defaultValue=${share ?? 1} /><//>
+    <//>`}`;
+}
+
+function Shares({ queue, mayAct, onDone }) {
+  const shares = Object.entries(queue.tenant_shares);
+  if (!queue.is_fair && !shares.length) return null;
+  return html`<${Panel} title="Shares of tenants" aside=${mayAct && html`<${ShareButton} queue=${queue} onDone=${onDone} />`}>
+    ${shares.length === 0 ? html`<${Empty} title="Equal shares">Each tenant has a share of 1.<//>`
+      : html`<${Table} label="Shares of tenants" head=${['tenant', '#share', '']}>${shares.map(([tenant, share]) => html`<tr key=${tenant}><td class="key-cell">${tenant}</td><td class="num">${number(share)}</td>
+        <td class="end">${mayAct && html`<${ShareButton} queue=${queue} tenant=${tenant} share=${share} onDone=${onDone} />`}</td></tr>`)}<//>
+        <p class="foot">Other tenants have a share of 1.${!queue.is_fair && ' The queue is not fair, so shares have no effect.'}</p>`}
   <//>`;
 }
 
@@ -78,11 +118,12 @@ export function Queue({ one, query, live, mayAct }) {
     ['Running', counted(queue.executing)],
     ['In lanes', counted(queue.queued)], ['Wait for a partition', counted(queue.partition_waiting)],
     ['Paused', pauses.isPaused(queue) ? html`${queue.paused_at && html`<${Time} at=${queue.paused_at} now=${now} />`}${queue.paused_by && ` by ${queue.paused_by}`}` : 'no'],
+    ['Fair', queue.is_fair ? 'yes: tenants share the workers' : 'no'],
     ['Keeps done instances', kept(queue.retention_seconds)], ['Keeps failed instances', kept(queue.failed_retention_seconds)],
   ];
   return html`${head}
-    <div class="head"><h1>${queue.name} ${pauses.isPaused(queue) && html`<span class="status is-paused">paused</span>`}</h1>
-      <div class="row"><a class="button" href=${link('instances', { queue: one })}>Instances</a>${mayAct && html`<${PauseButton} queue=${queue} pauses=${pauses} />`}</div></div>
+    <div class="head"><h1>${queue.name} ${pauses.isPaused(queue) && html`<span class="status is-paused">paused</span>`} ${queue.is_fair && html`<span class="status is-runnable">fair</span>`}</h1>
+      <div class="row"><a class="button" href=${link('instances', { queue: one })}>Instances</a>${mayAct && html`<${FairButton} queue=${queue} onDone=${fetched.reload} /><${PauseButton} queue=${queue} pauses=${pauses} />`}</div></div>
     <${ErrorNotice} error=${fetched.error} since=${fetched.read && new Date(fetched.read).toISOString()} what="The numbers below are" /><${ErrorNotice} error=${pauses.error} />
     <div class="two">
       <${Panel} title="Backlog"><dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl><//>
@@ -91,5 +132,6 @@ export function Queue({ one, query, live, mayAct }) {
           : html`<ul class="plain-list">${fetched.data.workers.slice(0, 50).map((worker) => html`<li key=${worker.id}><a href=${link(`workers/${part(worker.id)}`)}>${worker.host} ${worker.pid}</a> ${worker.draining && html`<span class="status is-paused">draining</span>`}</li>`)}</ul>${fetched.data.workers.length > 50 && html`<p class="foot">The first 50.</p>`}`}
       <//>
     </div>
+    <${Shares} queue=${queue} mayAct=${mayAct} onDone=${fetched.reload} />
     ${charts}`;
 }

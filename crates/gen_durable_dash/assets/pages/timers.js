@@ -9,7 +9,7 @@ import { link } from '../route.js';
 import { entry, number, plural } from '../text.js';
 
 const EVERY = 2000;
-const NAMES = { sleep: 'sleeps', deadline: 'deadlines', repeat: 'repeating timers', schedule: 'schedules' };
+const NAMES = { sleep: 'sleeps', deadline: 'deadlines', repeat: 'repeating timers', schedule: 'schedules', rate: 'held back by rates' };
 
 export function Timers({ live, mayAct }) {
   const { now } = live;

@@ -69,6 +69,11 @@ fn redacted(mut action: AuditRecord, redaction: &Redaction, hides_keys: bool) ->
     if hides_keys && ["lane", "key", "partition"].contains(&kind) {
         action.subject = format!("{kind} [redacted]");
     }
+    if hides_keys && action.action.ends_with("limit key") {
+        // The subject is `limit NAME: {…}`, and the key is a field of the object.
+        let name = action.subject.split(": {").next().unwrap_or_default();
+        action.subject = format!("{name}: [redacted]");
+    }
     action.outcome = action.outcome.map(|outcome| redaction.text(&outcome));
     action
 }

@@ -8,6 +8,7 @@ pub(crate) mod instance;
 pub(crate) mod instances;
 pub(crate) mod json;
 pub(crate) mod lanes;
+pub(crate) mod limits;
 pub(crate) mod live;
 pub(crate) mod projections;
 pub(crate) mod queues;

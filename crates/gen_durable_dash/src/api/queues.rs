@@ -2,12 +2,13 @@
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{inspect::Instance, schedule::Timestamp};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::json as shown;
 use crate::{
     access::Caller,
-    problem::{Answer, At, Problem, with_causes},
+    problem::{Answer, At, Body, Problem, with_causes},
     shared::Shared,
 };
 
@@ -67,6 +68,64 @@ pub(crate) async fn resume(
         .note(&by, "resume", format!("queue {queue}"), said(&went, "open"));
     Ok(Json(
         json!({"queue": queue, "paused": false, "was_paused": went?}),
+    ))
+}
+
+pub(crate) async fn fair(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(queue): At<String>,
+) -> Answer<Json<Value>> {
+    set_fair(&shared, &by, &queue, true).await
+}
+
+pub(crate) async fn unfair(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(queue): At<String>,
+) -> Answer<Json<Value>> {
+    set_fair(&shared, &by, &queue, false).await
+}
+
+async fn set_fair(shared: &Shared, by: &Caller, queue: &str, is_fair: bool) -> Answer<Json<Value>> {
+    let went = shared.client.operate().set_fair(queue, is_fair).await;
+    let (act, well) = match is_fair {
+        true => ("fair queue", "fair"),
+        false => ("unfair queue", "not fair"),
+    };
+    shared
+        .audit
+        .note(by, act, format!("queue {queue}"), said(&went, well));
+    Ok(Json(
+        json!({"queue": queue, "is_fair": is_fair, "changed": went?}),
+    ))
+}
+
+/// The body of a request that sets the share of a tenant. Null, or no share, stands for 1.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewShare {
+    tenant: String,
+    share: Option<u32>,
+}
+
+pub(crate) async fn share(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(queue): At<String>,
+    Body(NewShare { tenant, share }): Body<NewShare>,
+) -> Answer<Json<Value>> {
+    let operate = shared.client.operate();
+    let went = operate.set_tenant_share(&queue, &tenant, share).await;
+    let subject = format!(
+        "queue {queue}: {}",
+        json!({"tenant": tenant, "share": share})
+    );
+    shared
+        .audit
+        .note(&by, "set share", subject, said(&went, "set"));
+    Ok(Json(
+        json!({"queue": queue, "tenant": tenant, "share": share, "changed": went?}),
     ))
 }
 

@@ -334,6 +334,8 @@ pub(super) const QUEUES: Schemas = &[
             "partition_waiting: integer",
             "retention_seconds: any",
             "failed_retention_seconds: any",
+            "*is_fair: boolean",
+            "tenant_shares: object",
         ],
     ),
     ("Queues", &["*queues: Queue[]"]),
@@ -341,6 +343,15 @@ pub(super) const QUEUES: Schemas = &[
     (
         "Paused",
         &["*queue", "*paused: boolean", "was_paused: boolean"],
+    ),
+    (
+        "FairQueue",
+        &["*queue", "*is_fair: boolean", "*changed: boolean"],
+    ),
+    ("NewShare", &["*tenant", "share: integer?"]),
+    (
+        "TenantShare",
+        &["*queue", "*tenant", "*share: integer?", "*changed: boolean"],
     ),
     (
         "Worker",

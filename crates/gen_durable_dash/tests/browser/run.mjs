@@ -69,7 +69,7 @@ async function step(name, act) {
 const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
-const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'queues/default', '?period=hour', 'machines/parcel?period=day', 'projections', 'projections/till?tenant=acme', 'lanes', 'lanes?of=partitions', 'timers', 'schedules', 'schedules/hourly', 'workers', 'audit'];
+const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'queues/default', 'limits', 'limits/api', '?period=hour', 'machines/parcel?period=day', 'projections', 'projections/till?tenant=acme', 'lanes', 'lanes?of=partitions', 'timers', 'schedules', 'schedules/hourly', 'workers', 'audit'];
 const page = await open(address);
 
 await step('the page loads and shows that it is live', async () => {
@@ -188,6 +188,69 @@ await step('a queue is paused and resumed', async () => {
   await page.locator('.status.is-paused').waitFor({ state: 'detached' });
 });
 
+const enqueue = (body) => page.evaluate((text) => fetch('api/v1/instances', { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: text }).then((answer) => answer.status), JSON.stringify(body));
+
+await step('a limit shows why instances wait, is changed, paused and resumed, and a key of it gets bounds of its own', async () => {
+  for (const tenant of ['acme', 'acme', 'globex']) assert.equal(await enqueue({ machine: 'fetch', step: 'run', state: { tenant } }), 201);
+  await page.keyboard.press('g');
+  await page.keyboard.press('r');
+  await heading(page, 'Limits').waitFor();
+  const row = rows(page).filter({ has: page.getByRole('link', { name: 'api', exact: true }) });
+  await row.getByRole('cell', { name: '3', exact: true }).waitFor();
+  // An instance that waits leads to its limit.
+  await visit(page, address, 'instances?status=awaiting_limit&machine=fetch');
+  await rows(page).first().locator('a.id').click();
+  await page.locator('.why').getByRole('link', { name: 'Limit api' }).click();
+  await heading(page, 'api').waitFor();
+  await page.getByRole('img', { name: 'Running steps and waiting instances' }).waitFor();
+  const keys = page.getByRole('region', { name: 'Keys' });
+  await keys.getByRole('cell', { name: 'globex', exact: true }).waitFor();
+  await page.getByRole('link', { name: 'Instances that wait' }).click();
+  await heading(page, 'Instances').waitFor();
+  await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 3);
+  await visit(page, address, 'limits/api');
+  await page.getByRole('button', { name: 'Change bounds of api' }).click();
+  await page.getByRole('dialog').waitFor();
+  await accessible(page, 'the dialog of a limit');
+  assert.equal(await field(page, 'At once').inputValue(), '0');
+  assert.equal(await field(page, 'Per key').inputValue(), '2');
+  await field(page, 'Rate').fill('ten a second');
+  await page.getByRole('button', { name: 'Change them' }).click();
+  await page.getByRole('dialog').getByRole('alert').getByText('is no rate').waitFor();
+  await field(page, 'Rate').fill('600/m');
+  await field(page, 'Burst of the rate').fill('50');
+  await field(page, 'At once').fill('40');
+  await page.getByRole('button', { name: 'Change them' }).click();
+  await page.locator('h1').getByText('changed by an operator').waitFor();
+  // The instances run now.
+  await keys.waitFor({ state: 'detached' });
+  await page.getByText('No keys', { exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Set a key of api' }).click();
+  await field(page, 'Key').fill('acme');
+  await field(page, 'At once').fill('7');
+  await page.getByRole('button', { name: 'Set them' }).click();
+  await keys.getByText('of 7').waitFor();
+  await page.getByRole('button', { name: 'Pause api' }).click();
+  await page.getByRole('button', { name: 'Pause it' }).click();
+  await page.locator('h1 .status.is-paused').waitFor();
+  await page.getByRole('button', { name: 'Resume api' }).click();
+  await page.locator('h1 .status.is-paused').waitFor({ state: 'detached' });
+});
+
+await step('a queue is made fair, and a tenant gets a share', async () => {
+  await visit(page, address, 'queues/default');
+  await page.getByRole('button', { name: 'Make fair' }).click();
+  await page.getByRole('button', { name: 'Change it' }).click();
+  await page.getByText('Each tenant has a share of 1.').waitFor();
+  await page.getByRole('button', { name: 'Set a share in default' }).click();
+  await field(page, 'Tenant').fill('acme');
+  await field(page, 'Share').fill('3');
+  await page.getByRole('button', { name: 'Set it' }).click();
+  await page.getByRole('region', { name: 'Shares of tenants' }).getByRole('cell', { name: 'acme', exact: true }).waitFor();
+  await visit(page, address, 'queues');
+  await rows(page).filter({ has: page.getByRole('link', { name: 'default', exact: true }) }).locator('.status', { hasText: 'fair' }).waitFor();
+});
+
 await step('a bulk retry of the last failures of a group shows its progress and its outcome to the end', async () => {
   for (const id of await page.evaluate(() => fetch('api/v1/instances?status=cancelled&machine=parcel&limit=3').then((answer) => answer.json()).then((list) => list.instances.map((row) => row.id)))) {
     const act = (what, body) => page.evaluate(([path, text]) => fetch(path, { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: text }).then((answer) => answer.status), [`api/v1/instances/${id}/${what}`, JSON.stringify(body)]);
@@ -260,8 +323,6 @@ await step('a failed event is listed and retried', async () => {
   await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].some((row) => /must not be negative/.test(row.textContent) && [...row.querySelectorAll('td.num')].some((cell) => cell.textContent === '2')
     && row.children[5]?.textContent === '2'));
 });
-
-const enqueue = (body) => page.evaluate((text) => fetch('api/v1/instances', { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: text }).then((answer) => answer.status), JSON.stringify(body));
 
 await step('a blocked lane shows the reason, is found by its key, and is unblocked by retry, skip and discard', async () => {
   for (const [van, first] of [[7, { once: true }], [8, { fails: true }], [9, { fails: true }], [10, { fails: true }]]) {
@@ -440,7 +501,10 @@ await step('rollups that are missing, empty or unreadable are told apart', async
 
 await step('every action is in the audit log', async () => {
   await visit(page, address, 'audit');
-  for (const act of ['redrive', 'verify', 'shadow rebuild', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue', 'lane retry', 'lane skip', 'lane discard', 'cancel timer', 'pause schedule', 'run schedule', 'set schedule', 'resume schedule']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
+  // The page has the newest 50 actions, and older ones on request.
+  await page.getByRole('button', { name: 'Load more' }).click();
+  await page.waitForFunction(() => document.querySelectorAll('tbody tr').length > 50);
+  for (const act of ['redrive', 'verify', 'shadow rebuild', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue', 'lane retry', 'lane skip', 'lane discard', 'cancel timer', 'pause schedule', 'run schedule', 'set schedule', 'resume schedule', 'set limit', 'set limit key', 'pause limit', 'resume limit', 'fair queue', 'set share']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
 });
 
 await step('every page passes axe, in light and in dark', async () => {
@@ -490,7 +554,7 @@ await step('times are shown with their zone, relative, local or in UTC', async (
 await step('actions of a row are visible at 1024 and at 390 pixels', async () => {
   for (const width of [1024, 390]) {
     await page.setViewportSize({ width, height: 844 });
-    for (const [path, name] of [['lanes', 'Discard the head of van:10'], ['queues', 'Pause default'], ['projections', 'Rebuild till of acme']]) {
+    for (const [path, name] of [['lanes', 'Discard the head of van:10'], ['queues', 'Pause default'], ['limits', 'Pause api'], ['projections', 'Rebuild till of acme']]) {
       await visit(page, address, path);
       const button = page.getByRole('button', { name }).first();
       await button.waitFor();
@@ -521,7 +585,7 @@ await step('markup in names, keys, errors, states and signals is shown as text',
     assert.equal(bad, 0, `markup on ${where}`);
     assertNoProblems(where);
   };
-  for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'projections', 'lanes', 'lanes?blocked=true', 'lanes?of=partitions', 'timers', 'schedules', 'workers', 'audit']) {
+  for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'limits', 'projections', 'lanes', 'lanes?blocked=true', 'lanes?of=partitions', 'timers', 'schedules', 'workers', 'audit']) {
     await visit(evil, evilAddress, path);
     await evil.locator('main h1').waitFor();
     await loaded(evil);
@@ -558,6 +622,13 @@ await step('markup in names, keys, errors, states and signals is shown as text',
     await evil.locator('.schedule').waitFor();
     await clean(`schedules/${name}`);
   }
+  const limits = await evil.evaluate(() => fetch('api/v1/limits').then((answer) => answer.json()).then((list) => list.limits.map((one) => one.name)));
+  assert.ok(limits.length > 20, 'the corpus is in the limits');
+  for (const name of limits.slice(0, 10)) {
+    await visit(evil, evilAddress, `limits/${encodeURIComponent(name)}`);
+    await evil.getByText('own bounds').waitFor();
+    await clean(`limits/${name}`);
+  }
   // The page must show text that a user types, or that a link contains, as text and not as markup.
   const corpus = readFileSync(new URL('corpus.txt', import.meta.url), 'utf8').split('\n').filter(Boolean).slice(0, 40);
   for (const text of corpus) {
@@ -574,7 +645,7 @@ await step('markup in names, keys, errors, states and signals is shown as text',
 await step('long names without a space widen no page', async () => {
   for (const width of [1400, 1024, 390]) {
     await evil.setViewportSize({ width, height: 844 });
-    for (const path of ['', 'machines', 'instances', 'failures', 'queues', 'projections', 'lanes', 'timers', 'schedules', 'workers', 'audit', 'instances/1', `instances/${longId}`]) {
+    for (const path of ['', 'machines', 'instances', 'failures', 'queues', 'limits', `limits/${'n'.repeat(200)}`, 'projections', 'lanes', 'timers', 'schedules', 'workers', 'audit', 'instances/1', `instances/${longId}`]) {
       await visit(evil, evilAddress, path);
       await evil.locator('main h1').waitFor();
       await loaded(evil);

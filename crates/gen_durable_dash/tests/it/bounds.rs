@@ -9,7 +9,7 @@ use crate::support::TestServer;
 
 /// Returns the number of rows that the tests insert into each table. The environment variable
 /// `DURABLE_DASH_ROWS` overrides the default, for example with 1000000.
-fn row_count() -> i64 {
+pub(crate) fn row_count() -> i64 {
     std::env::var("DURABLE_DASH_ROWS")
         .ok()
         .and_then(|rows| rows.parse().ok())

@@ -103,6 +103,8 @@ async fn plant_in_timers_and_schedules(tx: &Tx, schema: &str, evil: &str) {
         "insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance)
          values (1, 0, statement_timestamp() - interval '1 min', statement_timestamp(), $1, 'all', jsonb_build_object('machine', $1::text))",
         "insert into SCHEMA.instances (machine, step, state, queue, partition_key, partition_waiting) values ($1, $1, '{}', 'odd', $1, true)",
+        "insert into SCHEMA.limits (name, at_once, paused_at) values ($1, 1, statement_timestamp()) on conflict do nothing",
+        "insert into SCHEMA.limit_keys (name, key, at_once) values ($1, $1, 1) on conflict do nothing",
     ] {
         tx.execute(&text.replace("SCHEMA", schema), &[&evil]).await.unwrap();
     }
@@ -144,6 +146,9 @@ async fn plant_long_names(server: &TestServer) -> i64 {
     for text in [
         "insert into SCHEMA.audit (actor, source, channel, action, subject, succeeded, outcome, ended_at)
          values ($1, $1, 'dashboard', $1, $1, true, $1, statement_timestamp())",
+        "insert into SCHEMA.limits (name, at_once, rate, period, burst, changed_at, paused_at)
+         values ($1, 2147483647, 1e15, 1, 2e15, statement_timestamp(), statement_timestamp())",
+        "insert into SCHEMA.limit_keys (name, key, at_once) values ($1, repeat($1, 2), 2147483647)",
         "insert into SCHEMA.queues (name, paused_at, paused_by) values (left($1, 60), statement_timestamp(), $1)",
         "insert into SCHEMA.workers (id, lease_expires_at, host, pid, queues, machines, steps, schedules)
          values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'], array[$1 || '/1'], array[$1])",
@@ -190,6 +195,7 @@ async fn the_dashboard_works_in_a_real_browser() {
     plant_corpus(&evil).await;
     let long_id = plant_long_names(&evil).await;
     let running = Running::start(&server.client);
+    let limited = Running::start_limited(&server.client);
     sell(&server.client).await;
     let worker = TillWorker::start(&server).await;
     for n in 0..30 {
@@ -226,6 +232,27 @@ async fn the_dashboard_works_in_a_real_browser() {
     });
     let status = ran.await.unwrap();
     running.stop().await;
+    limited.stop().await;
     worker.stop().await;
     assert!(status.success(), "run.mjs failed: {status}");
+    // What the pages have changed is in the database.
+    let inspect = server.client.inspect();
+    let limit = inspect.limit("api").await.unwrap().unwrap();
+    assert_eq!((limit.at_once, limit.per_key), (Some(40), Some(2)));
+    let rate = limit.rate.unwrap();
+    assert_eq!(
+        (rate.weight, rate.period_seconds, rate.burst),
+        (600.0, 60.0, 50.0)
+    );
+    assert_eq!((limit.paused_at, limit.waiting), (None, 0));
+    let keys = inspect.limit_keys("api").await.unwrap();
+    let own: Vec<_> = keys
+        .iter()
+        .map(|key| (key.key.as_str(), key.at_once))
+        .collect();
+    assert_eq!(own, [("acme", Some(7))]);
+    let queues = inspect.queues().await.unwrap();
+    let fair = queues.iter().find(|queue| queue.name == "default").unwrap();
+    assert!(fair.is_fair);
+    assert_eq!(fair.tenant_shares.get("acme"), Some(&3));
 }

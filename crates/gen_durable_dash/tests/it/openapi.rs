@@ -91,7 +91,9 @@ async fn the_openapi_document_lists_every_route_and_every_response_matches_its_s
               insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed) values ('parcel', statement_timestamp() + interval '1 min', statement_timestamp(), 'R/PT1H', 'all');
               insert into SCHEMA.lanes (tenant, key) values ('', 'l');
               insert into SCHEMA.instances (machine, step, state, lane_key, lane_position, in_lane) values ('a', 'b', '{}', 'l', 1, true);
-              insert into SCHEMA.instances (machine, step, state, partition_key) values ('a', 'b', '{}', 'p')").await;
+              insert into SCHEMA.instances (machine, step, state, partition_key) values ('a', 'b', '{}', 'p');
+              select SCHEMA._declare_limits('[{\"name\": \"parcel\", \"at_once\": 1, \"rate\": 3, \"period\": 1, \"burst\": 3}]');
+              insert into SCHEMA.limit_keys (name, key, at_once) values ('parcel', 'k', 2)").await;
     let worker = "00000000-0000-0000-0000-000000000007";
     server.sql(&format!("insert into SCHEMA.workers (id, lease_expires_at, host, pid, queues, machines)
               values ('{worker}', statement_timestamp() + interval '1 h', 'h', 1, array['parcel'], array['a/1']);

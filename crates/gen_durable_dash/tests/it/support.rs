@@ -17,7 +17,11 @@ use axum::{
 };
 use gen_durable::{
     Client, Context, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError, done,
-    fatal, next, schedule::Cycle, wait_for,
+    fatal,
+    machine::{Limit, Limits},
+    next,
+    schedule::Cycle,
+    wait_for,
 };
 use gen_durable_dash::{Access, Options};
 use http_body_util::BodyExt;
@@ -181,6 +185,20 @@ impl Running {
             })
             .build()
             .unwrap();
+        Running::of(engine)
+    }
+
+    /// Runs an engine with the job `Fetch` and the limit "api", which lets no step begin.
+    pub(crate) fn start_limited(client: &Client) -> Running {
+        let engine = Engine::builder(client.pool().clone(), ())
+            .register::<Fetch>()
+            .limit(Limit::new("api").at_once(0).per_key(2))
+            .build()
+            .unwrap();
+        Running::of(engine)
+    }
+
+    fn of(engine: Engine) -> Running {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         Running {
             stop,
@@ -251,6 +269,24 @@ impl Job for Note {
     const NAME: &'static str = "note";
     type App = ();
     type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// A job that takes the limit "api", with its tenant as the key.
+#[derive(Debug, Serialize, Deserialize)]
+struct Fetch {
+    tenant: String,
+}
+
+impl Job for Fetch {
+    const NAME: &'static str = "fetch";
+    type App = ();
+    type Output = ();
+    fn limits(&self) -> Limits {
+        Limits::of("api").key(&self.tenant)
+    }
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
         Ok(())
     }
