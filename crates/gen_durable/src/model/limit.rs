@@ -50,7 +50,8 @@ pub struct LimitInfo {
     pub closed_until: Option<Timestamp>,
     /// The number of claimed steps that take the limit, counted up to 10,001.
     pub running: i64,
-    /// The number of instances that wait for the limit, counted up to 10,001.
+    /// The number of instances that wait for the limit, counted up to 10,001, and in a list of
+    /// many limits up to an equal part of 50,000.
     pub waiting: i64,
     /// Whether `running` or `waiting` is a lower bound: there are more than the read has counted.
     pub is_lower_bound: bool,

@@ -288,7 +288,7 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
     ])
     .right([1, 2, 3, 6, 7]);
     for limit in limits {
-        let state = state(&limit);
+        let (state, waiting) = (state(&limit), waiting(&limit));
         rows.add([
             limit.name,
             counted(limit.running),
@@ -297,7 +297,7 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
             rate(limit.rate),
             rate(limit.key_rate),
             tokens(limit.tokens),
-            counted(limit.waiting),
+            waiting,
             state,
         ]);
     }
@@ -340,7 +340,7 @@ fn described(limit: &LimitInfo) -> String {
         ("rate", rate(limit.rate)),
         ("rate per key", rate(limit.key_rate)),
         ("running", counted(limit.running)),
-        ("waiting", counted(limit.waiting)),
+        ("waiting", waiting(limit)),
         ("left of the rate", tokens(limit.tokens)),
         ("state", state(limit)),
     ];
@@ -369,6 +369,14 @@ fn state(limit: &LimitInfo) -> String {
 
 fn bound(bound: Option<i32>) -> String {
     bound.map_or_else(String::new, thousands)
+}
+
+/// Writes how many instances wait, or a lower bound of it.
+fn waiting(limit: &LimitInfo) -> String {
+    if limit.is_lower_bound && limit.waiting > 0 && limit.waiting <= COUNTED_MAX {
+        return format!("over {}", thousands(limit.waiting - 1));
+    }
+    counted(limit.waiting)
 }
 
 fn counted(count: i64) -> String {

@@ -7,7 +7,7 @@ import { Chart } from '../chart.js';
 import { useFetch } from '../live.js';
 import { ConfirmButton, Empty, ErrorNotice, Field, FormDialog, Loading, Panel, Sorted, Table, Time, Unreadable, toast } from '../parts.js';
 import { link } from '../route.js';
-import { counted, exact, number } from '../text.js';
+import { atLeast, counted, exact, number } from '../text.js';
 
 const EVERY = 2000;
 const none = html`<span class="faint">–</span>`;
@@ -54,7 +54,7 @@ function PauseButton({ limit, onDone, onError }) {
   };
   if (limit.paused_at || limit.closed_until) return html`<button onClick=${() => act('resume', 'resumed')().catch(onError)} aria-label=${`Resume ${limit.name}`}>Resume</button>`;
   return html`<${ConfirmButton} label="Pause" describe=${`Pause ${limit.name}`} title=${`Pause ${limit.name}`} verb="Pause it" onConfirm=${act('pause', 'paused: running steps continue')}>
-    <p>No step that takes this limit begins until it is resumed. Running steps continue. ${counted(limit.waiting)} instances wait for it now.</p>
+    <p>No step that takes this limit begins until it is resumed. Running steps continue. ${atLeast(limit.waiting, limit.is_lower_bound)} instances wait for it now.</p>
   <//>`;
 }
 
@@ -65,7 +65,7 @@ const columns = (mayAct, onDone, onError) => [
   { name: 'rate', cell: (limit) => shownRate(limit.rate) },
   { name: 'rate per key', cell: (limit) => shownRate(limit.key_rate) },
   { name: '#left', by: (limit) => limit.tokens ?? Infinity, cell: (limit) => shownTokens(limit.tokens) },
-  { name: '#waiting', by: (limit) => limit.waiting, cell: (limit) => counted(limit.waiting) },
+  { name: '#waiting', by: (limit) => limit.waiting, cell: (limit) => atLeast(limit.waiting, limit.is_lower_bound) },
   { name: 'state', cell: (limit) => html`<${State} limit=${limit} />` },
   { name: '', className: () => 'end', cell: (limit) => mayAct && html`<${PauseButton} limit=${limit} onDone=${onDone} onError=${onError} />` },
 ];
@@ -101,7 +101,7 @@ export function Limit({ one, live, mayAct }) {
     ['At once', limit.at_once === null ? 'no bound' : number(limit.at_once)], ['Per key', limit.per_key === null ? 'no bound' : number(limit.per_key)],
     ['Rate', limit.rate ? shownRate(limit.rate) : 'no bound'], ['Rate per key', limit.key_rate ? shownRate(limit.key_rate) : 'no bound'],
     ['Left of the rate', shownTokens(limit.tokens)],
-    ['Waiting', html`<a href=${WAITING}>${counted(limit.waiting)}</a>`],
+    ['Waiting', html`<a href=${WAITING}>${atLeast(limit.waiting, limit.is_lower_bound)}</a>`],
     ['Paused', limit.paused_at ? html`<${Time} at=${limit.paused_at} now=${live.now} />` : 'no'],
     ['Closed by a step', limit.closed_until ? html`until <${Time} at=${limit.closed_until} now=${live.now} />` : 'no'],
     ['Changed by an operator', limit.changed_at ? html`<${Time} at=${limit.changed_at} now=${live.now} />` : 'no'],

@@ -21,19 +21,19 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         "limits",
         include_str!("../../../gen_durable/src/store/sql/limits.sql"),
         "null",
-        110_000,
+        350_000,
     ),
     (
         "one limit",
         include_str!("../../../gen_durable/src/store/sql/limits.sql"),
         "'limit-7'",
-        2_000,
+        25_000,
     ),
     (
         "keys of a limit",
         include_str!("../../../gen_durable/src/store/sql/limit_keys.sql"),
         "'limit-7' 200",
-        10_000,
+        25_000,
     ),
 ];
 
