@@ -21,6 +21,10 @@ async fn a_queue_becomes_fair_while_it_has_many_instances_and_back() {
     // claimed before.
     let before = starts.until_first_of("small").await;
     assert!(before < 1_000, "{before} of 3,000 others began before");
+    // The instances that were enqueued before the queue was fair begin, too.
+    let of_big = starts.of("big").len();
+    starts.until_begun(starts.count() + 600).await;
+    assert!(starts.of("big").len() > of_big + 500);
     assert!(operate.set_fair(MAIL.name(), false).await.unwrap());
     // Some starts later, the worker picks by due time again.
     starts.until_begun(starts.count() + 500).await;
@@ -28,6 +32,7 @@ async fn a_queue_becomes_fair_while_it_has_many_instances_and_back() {
     starts.until_begun(starts.count() + 500).await;
     assert!(starts.of("last").is_empty());
     finish(&pool, &starts, engine).await;
+    assert_eq!(starts.of("big").len(), 3_000);
 }
 
 #[tokio::test]
