@@ -58,7 +58,8 @@ async fn the_bench_reports_a_value_a_floor_and_a_ratio_for_every_workload() {
             "partitions",
             "timers",
             "projections",
-            "limits"
+            "limits",
+            "quiet"
         ]
     );
     for result in &results {
